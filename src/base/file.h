@@ -1,0 +1,24 @@
+/* base/file.h - files: read-only maps, whole reads, paths. Errors say the path and the system's reason. */
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+#include "base/error.h"
+#include "base/str.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A read-only map of a whole regular file; its pages are the page cache's and stay evictable. size 0: data is NULL. */
+struct file_map {
+    const uint8_t *data;
+    size_t size;
+};
+int file_map_open(struct file_map *m, const char *path, struct calla_error *err); /* a dangling symbolic link is named as such */
+void file_map_close(struct file_map *m);
+
+int file_read(const char *path, size_t limit, struct str *out, struct calla_error *err); /* whole file; CALLA_E_FORMAT over limit */
+int file_write(const char *path, const void *data, size_t n, struct calla_error *err);   /* atomically: a temporary beside it, then rename */
+bool file_exists(const char *path);                                                     /* follows links */
+bool file_is_dir(const char *path);
+int file_size(const char *path, uint64_t *out, struct calla_error *err);
+/* dir + "/" + name; NULL when out of memory; caller frees with mem_free */
+char *file_join(const char *dir, const char *name);
+#endif
