@@ -22,17 +22,10 @@ uint64_t clock_ns(void) {
 int64_t clock_unix(void) { return (int64_t)time(NULL); }
 
 #ifdef __linux__
-/* Processors in this process's affinity mask, which may be wider than a plain cpu_set_t; 0 if unknown. */
+/* Processors in this process's affinity mask; 0 if unknown. The mask may be wider than one cpu_set_t. */
 static int affinity(void) {
-    for (int width = 1024; width <= 1 << 16; width *= 2) {
-        cpu_set_t *set = CPU_ALLOC(width);
-        if (!set) return 0;
-        size_t size = CPU_ALLOC_SIZE(width);
-        int n = sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
-        CPU_FREE(set);
-        if (n > 0) return n;
-    }
-    return 0;
+    cpu_set_t sets[64];
+    return sched_getaffinity(0, sizeof sets, sets) == 0 ? CPU_COUNT_S(sizeof sets, sets) : 0;
 }
 
 /* The number of kB behind `key` in a file of "Key:   123 kB" lines, as bytes; 0 if absent. */

@@ -85,7 +85,10 @@ int err_prefix(struct calla_error *err, const char *fmt, ...) {
     int n = vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
     size_t at = n < 0 ? 0 : (size_t)n < sizeof message ? (size_t)n : sizeof message - 1;
-    snprintf(message + at, sizeof message - at, ": %s", err->message);
+    if (at + 2 < sizeof message) {
+        memcpy(message + at, ": ", 2);
+        copy(message + at + 2, sizeof message - at - 2, err->message);
+    }
     copy(err->message, sizeof err->message, message);
     return err->code;
 }

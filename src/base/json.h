@@ -10,6 +10,7 @@
 #include "base/str.h"
 
 #define JSON_DEPTH 64
+#define JSON_NODES (1 << 21) /* values in one document tree: a node costs more memory than the two bytes of input it can come from */
 
 enum json_type { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT };
 
@@ -21,6 +22,7 @@ struct json_pull {
     enum json_type type;              /* of the last scalar */
     struct slice value;               /* scalar: decoded string or number's text; key: decoded key. Valid until the next call */
     int depth;
+    size_t start;                     /* where the last event's own bytes begin in text */
     uint8_t stack[JSON_DEPTH + 1];    /* private */
     struct str buf;                   /* private: decoded strings that needed decoding */
     struct calla_error *err;
@@ -28,7 +30,7 @@ struct json_pull {
 void json_pull_open(struct json_pull *j, const char *text, size_t n, struct calla_error *err);
 void json_pull_close(struct json_pull *j);
 enum json_event json_next(struct json_pull *j);                 /* after ERROR or END it keeps returning the same */
-enum json_event json_skip(struct json_pull *j);                 /* after KEY or inside an array: skip the next value whole; returns VALUE or ERROR */
+enum json_event json_skip(struct json_pull *j);                 /* after KEY or inside an array: skip the next value whole; returns VALUE or ERROR (END_ARRAY where the array ends instead) */
 /* The pull parser does not remember keys: duplicates are found by json_parse, and by callers of the pull parser that care. */
 
 /* ---- document: for requests, configs, messages ---- */
