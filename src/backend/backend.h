@@ -52,6 +52,7 @@ struct be_dims {
     int heads, kv_heads, head_dim, rotary;     /* attention; rotary: leading dimensions that turn, even */
     float theta, eps;
     int key_heads, value_heads, key_dim, value_dim; /* GDN; value head v reads key head v / (value_heads / key_heads) */
+    int attention_layers, gdn_layers;          /* how many of each: strides of the KV pages and of the states */
     int experts, top_k, width, shared_width;   /* MoE */
     int vocab;
     int max_rows;                              /* of one pass */
