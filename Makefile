@@ -1,0 +1,18 @@
+# For habit's sake: the work is CMake's (CMakePresets.json) and ./run's and ./test's.
+.PHONY: all test bench lint install test-peers clean
+all: build/build.ninja
+	cmake --build build
+build/build.ninja:
+	cmake --preset release
+test:
+	./test
+test-peers: all
+	ctest --test-dir build --output-on-failure -L slow
+bench: all
+	./build/calla-bench-kernels
+lint:
+	@for check in tests/lint/*.sh; do sh $$check || exit 1; done
+install: all
+	cmake --install build
+clean:
+	rm -rf build build-debug build-asan build-tsan build-fuzz
