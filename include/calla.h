@@ -58,6 +58,8 @@ struct calla_model_info {
     uint64_t parameters;       /* weights, counted once */
     uint64_t file_bytes;       /* text tensors on disk */
     uint64_t active_bytes;     /* weight bytes one decoded token reads */
+    struct { char name[24]; uint64_t bytes; } groups[8]; /* bytes on disk by kind of tensor */
+    int n_groups;
     uint64_t state_bytes;      /* recurrent + convolution state of one sequence */
     uint64_t kv_bytes;         /* KV per token of context */
     struct calla_plan plan;
@@ -94,6 +96,8 @@ struct calla_sampling {
     uint64_t seed;             /* same seed, same ids; without one the engine draws one */
     const struct calla_bias *bias; size_t n_bias;  /* added to the logits first */
 };
+/* What the checkpoint's generation_config.json names; greedy where it names no sampling. */
+struct calla_sampling calla_engine_sampling(const struct calla_engine *engine);
 /* Order: bias, repetition, presence and frequency, temperature, top-k, top-p, min-p, draw (docs/engine.md). */
 struct calla_sampling calla_sampling_greedy(void);
 
