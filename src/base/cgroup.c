@@ -145,9 +145,7 @@ static void memory_level(uint64_t *available, const char *root, const char *dir,
     if (left < *available) *available = left;
 }
 
-static void memory_v2(void *ctx, const char *root, const char *dir) {
-    memory_level(ctx, root, dir, "/memory.max", "/memory.current", "");
-}
+static void memory_v2(void *ctx, const char *root, const char *dir) { memory_level(ctx, root, dir, "/memory.max", "/memory.current", ""); }
 static void memory_v1(void *ctx, const char *root, const char *dir) {
     memory_level(ctx, root, dir, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_");
 }

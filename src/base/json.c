@@ -8,12 +8,12 @@
 #include <string.h>
 
 enum state {
-    S_DOCUMENT,    /* the one value is still to come */
-    S_AFTER,       /* only white space may follow */
+    S_DOCUMENT, /* the one value is still to come */
+    S_AFTER,    /* only white space may follow */
     S_END,
     S_ERROR,
-    S_ARRAY_FIRST, /* a value or ] */
-    S_ARRAY_NEXT,  /* a comma or ] */
+    S_ARRAY_FIRST,  /* a value or ] */
+    S_ARRAY_NEXT,   /* a comma or ] */
     S_OBJECT_FIRST, /* a key or } */
     S_OBJECT_COLON, /* the colon and value of the key just given */
     S_OBJECT_NEXT   /* a comma or } */
@@ -58,8 +58,10 @@ static bool hex4(const struct json_pull *j, size_t at, uint32_t *out) {
     uint32_t v = 0;
     for (size_t i = at; i < at + 4; i++) {
         char c = j->text[i];
-        uint32_t digit = c >= '0' && c <= '9' ? (uint32_t)(c - '0') : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
-                                                                : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10) : 16;
+        uint32_t digit = c >= '0' && c <= '9'   ? (uint32_t)(c - '0')
+                         : c >= 'a' && c <= 'f' ? (uint32_t)(c - 'a' + 10)
+                         : c >= 'A' && c <= 'F' ? (uint32_t)(c - 'A' + 10)
+                                                : 16;
         if (digit == 16) return false;
         v = v * 16 + digit;
     }

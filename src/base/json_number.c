@@ -4,6 +4,7 @@
  * and an exponent, never a decimal point, which is what a locale could change.
  */
 #include "base/json.h"
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ struct decimal {
     bool negative;
     char digit[DIGITS + 1]; /* significant digits, no leading and no trailing zero; none for zero */
     size_t n;
-    bool more;              /* a digit other than 0 was cut off */
+    bool more; /* a digit other than 0 was cut off */
     int64_t point;
 };
 
@@ -93,7 +94,8 @@ static double put_together(const struct decimal *d) {
     int64_t exponent = d->point - (int64_t)d->n - d->more;
     if (exponent > 99999) exponent = 99999;
     if (exponent < -99999) exponent = -99999;
-    snprintf(text, sizeof text, "%s%.*s%s%se%d", d->negative ? "-" : "", (int)d->n, d->digit, d->n ? "" : "0", d->more ? "1" : "", (int)exponent);
+    snprintf(text, sizeof text, "%s%.*s%s%se%d", d->negative ? "-" : "", (int)d->n, d->digit, d->n ? "" : "0", d->more ? "1" : "",
+             (int)exponent);
     return strtod(text, NULL);
 }
 
@@ -126,15 +128,15 @@ void json_write_double(struct str *out, double x) {
         return;
     }
     struct decimal d;
-    for (int digits = 15; digits <= 17; digits++) {
+    /* 15 digits survive in every normal double; subnormals hold fewer, so the search starts at one */
+    for (int digits = fabs(x) < DBL_MIN ? 1 : 15; digits <= 17; digits++) {
         round_to(x, digits, &d);
         if (put_together(&d) == x) break;
     }
     int n = (int)d.n, point = (int)d.point;
     if (d.negative) str_putc(out, '-');
     if (n == 0) str_putc(out, '0');
-    else if (point > 17 || point < -4) { /* d.ddde+xx */
-        str_append(out, d.digit, 1);
+    else if (point > 17 || point < -4) { /* d.ddde+xx */ str_append(out, d.digit, 1);
         if (n > 1) str_printf(out, ".%.*s", n - 1, d.digit + 1);
         str_printf(out, "e%d", point - 1);
     } else if (point <= 0) str_printf(out, "0.%.*s%.*s", -point, "0000", n, d.digit);

@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-struct slice slice_of(const char *cstr) { return (struct slice){cstr, strlen(cstr)}; }
+struct slice slice_of(const char *cstr) {
+    return (struct slice){cstr, strlen(cstr)};
+}
 bool slice_eq(struct slice a, struct slice b) { return a.n == b.n && (a.n == 0 || memcmp(a.p, b.p, a.n) == 0); }
 bool slice_is(struct slice a, const char *cstr) { return slice_eq(a, slice_of(cstr)); }
 
@@ -85,7 +87,9 @@ char *str_take(struct str *s) {
     return data;
 }
 
-struct slice str_view(const struct str *s) { return (struct slice){s->data ? s->data : "", s->len}; }
+struct slice str_view(const struct str *s) {
+    return (struct slice){s->data ? s->data : "", s->len};
+}
 
 /* The second byte's range depends on the first (no overlong form, no surrogate, nothing above U+10FFFF); later ones are 80..BF. */
 uint32_t utf8_decode(const char *p, size_t n, size_t *used) {

@@ -20,16 +20,24 @@ static inline uint64_t affine_bytes(const struct affine *a) {
     return (uint64_t)a->experts * a->out * ((uint64_t)a->in * a->bits / 8 + (uint64_t)a->in / 64 * 4);
 }
 
+/* One tensor of any shard. */
+struct checkpoint_entry {
+    const struct st_tensor *tensor;
+    size_t shard;
+    bool taken; /* or skipped */
+};
+
 struct checkpoint {
-    char *dir;
+    char *dir;                    /* as given */
     char *config_text;            /* config.json, owned */
     size_t config_size;
     struct arena arena;
     struct json *config;          /* its tree */
     struct safetensors *shards;   /* [shard_count] */
-    char **shard_names;
+    const char **shard_names;     /* [shard_count], in the arena */
     size_t shard_count;
-    uint8_t **taken;              /* [shard][tensor] */
+    struct checkpoint_entry *entries; /* [count] of all shards, sorted by name */
+    size_t count;
     uint64_t bytes;               /* of all shards' files */
 };
 
@@ -38,6 +46,12 @@ struct checkpoint {
  * listed with counts ("incomplete download?"). Other *.safetensors (mtp.safetensors) are not opened. */
 int checkpoint_open(struct checkpoint *c, const char *dir, struct calla_error *err);
 void checkpoint_close(struct checkpoint *c);
+
+/* config.json's text alone (no file is touched): parse it into `arena` and refuse whatever calla does not run, as checkpoint_open does.
+ * `path` stands at the head of messages. text must outlive *config. */
+int checkpoint_check_config(const char *text, size_t n, const char *path, struct arena *arena, struct json **config, struct calla_error *err);
+/* Bits of the quantised tensor NAME (without .weight) by a checked config; 0 when an override says that it is not quantised. */
+int32_t checkpoint_bits(const struct json *config, const char *name);
 
 /* Take a tensor by full name and check dtype and shape; marks it taken. `dims` numbers follow. CALLA_E_FORMAT names tensor, found and expected. */
 int checkpoint_plain(struct checkpoint *c, const char *name, enum st_dtype dtype, int dims, const uint64_t *shape,
@@ -51,6 +65,8 @@ size_t checkpoint_skip(struct checkpoint *c, const char *prefix, uint64_t *bytes
 /* CALLA_E_FORMAT naming the first few tensors neither taken nor skipped. */
 int checkpoint_finish(struct checkpoint *c, struct calla_error *err);
 
-/* RMSNorm weights must already contain the +1: a mean near 1 is plausible; near 0 or near 2 is refused with that reason. n BF16 values at any alignment. */
+/* RMSNorm weights must already contain the +1: a mean near 1 is plausible; near 0 (the +1 is missing) is refused with that reason, and so is near 2
+ * (added twice) where `name` is a layer's input_layernorm or post_attention_layernorm: the other norms may rightly grow that large.
+ * n BF16 values at any alignment. */
 int checkpoint_norm_plausible(const char *name, const uint8_t *bf16, size_t n, struct calla_error *err);
 #endif
