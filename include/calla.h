@@ -38,6 +38,19 @@ struct calla_options {
     void *ctx;                 /* for both */
 };
 
+/* How ids are drawn. Order: bias, repetition, presence and frequency, temperature, top-k, top-p, min-p, draw (docs/engine.md). */
+struct calla_bias { int32_t id; float bias; };
+struct calla_sampling {
+    float temperature;         /* 0: greedy, the lowest id among equals */
+    int top_k;                 /* 0: off */
+    float top_p;               /* 1: off */
+    float min_p;               /* 0: off */
+    float presence_penalty, frequency_penalty; /* on generated ids, OpenAI's formula; 0: off */
+    float repetition_penalty;  /* on prompt and generated ids (CTRL, Keskar et al. 2019); 1: off */
+    bool has_seed;
+    uint64_t seed;             /* same seed, same ids; without one the engine draws one */
+    const struct calla_bias *bias; size_t n_bias;  /* added to the logits first */
+};
 /* What memory an engine needs; computed before anything is allocated. Bytes. */
 struct calla_plan {
     uint64_t weights_mapped;   /* the checkpoint's file pages: evictable, not counted against the cap */
@@ -62,6 +75,7 @@ struct calla_model_info {
     int n_groups;
     uint64_t state_bytes;      /* recurrent + convolution state of one sequence */
     uint64_t kv_bytes;         /* KV per token of context */
+    struct calla_sampling sampling; /* what generation_config.json names; greedy where it names no sampling */
     struct calla_plan plan;
 };
 
@@ -84,21 +98,6 @@ struct calla_stats {
 void calla_engine_stats(struct calla_engine *engine, struct calla_stats *out); /* never waits for a step */
 
 /* ---- requests ---- */
-struct calla_bias { int32_t id; float bias; };
-struct calla_sampling {
-    float temperature;         /* 0: greedy, the lowest id among equals */
-    int top_k;                 /* 0: off */
-    float top_p;               /* 1: off */
-    float min_p;               /* 0: off */
-    float presence_penalty, frequency_penalty; /* on generated ids, OpenAI's formula; 0: off */
-    float repetition_penalty;  /* on prompt and generated ids (CTRL, Keskar et al. 2019); 1: off */
-    bool has_seed;
-    uint64_t seed;             /* same seed, same ids; without one the engine draws one */
-    const struct calla_bias *bias; size_t n_bias;  /* added to the logits first */
-};
-/* What the checkpoint's generation_config.json names; greedy where it names no sampling. */
-struct calla_sampling calla_engine_sampling(const struct calla_engine *engine);
-/* Order: bias, repetition, presence and frequency, temperature, top-k, top-p, min-p, draw (docs/engine.md). */
 struct calla_sampling calla_sampling_greedy(void);
 
 /* Hooks, called on the engine thread between steps; a request that has one runs at depth one. */
