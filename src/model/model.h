@@ -52,7 +52,7 @@ struct pass_span {
     struct sequence *sequence;
     const int32_t *ids;      /* [rows] tokens, or ~slot (backend.h) */
     int rows;                /* 1: a decode step */
-    int logits;              /* how many of its last rows want logits: 0, 1, or rows */
+    int logits;              /* how many of its last rows want logits: 0, 1, or rows (model_max_logits in all) */
 };
 /* One forward pass: spans of different sequences together, at most model_max_rows rows in all. Every sequence advances by its rows. Rows that want logits are numbered in span order,
  * 0 .. n-1; with slots (may be NULL) slot slots[i] gets row i's greedy id on the device. Reserves pages itself. Returns after submit. */
@@ -62,7 +62,8 @@ int model_wait(struct model *m, struct calla_error *err);
 int model_tokens(struct model *m, const int32_t *slots, int n, int32_t *ids, struct calla_error *err);
 /* Float32 logits [vocab] of row i of the last pass, borrowed until the next pass (host memory; copied from a device the first time). */
 int model_logits(struct model *m, int row, const float **out, struct calla_error *err);
-int model_max_logits(const struct model *m);   /* rows that may want logits in one pass */
+/* Rows that may want logits in one pass: max_sequences, or 64 if that is more. Who wants them of every row of a prompt feeds it in spans of at most 64 rows. */
+int model_max_logits(const struct model *m);
 
 /* Feed ids in passes of at most `cut` rows on the absolute grid (0: the model's chunk); logits of the last row only. For tools and tests; the engine schedules by itself. */
 int model_prefill(struct model *m, struct sequence *s, const int32_t *ids, int n, int cut, struct calla_error *err);

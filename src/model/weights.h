@@ -24,9 +24,13 @@ struct weights {
     struct be_weight *embed, *head;
     struct be_vector *norm;
     struct layer_weights *layers; /* [config.layers] */
-    uint64_t parameters, active_bytes, text_bytes;
-    uint64_t group_bytes[8];      /* for `info`: embedding, head, gdn, attention, router, experts, shared expert, norms */
+    uint64_t parameters;          /* of the text model */
+    uint64_t active_bytes;        /* weight bytes that one token reads */
+    uint64_t text_bytes;          /* of all tensors taken */
+    uint64_t vision_bytes;        /* of the tensors skipped */
+    uint64_t group_bytes[8];      /* for `info`, by enum weight_group */
 };
+enum weight_group { GROUP_EMBEDDING, GROUP_HEAD, GROUP_GDN, GROUP_ATTENTION, GROUP_ROUTER, GROUP_EXPERTS, GROUP_SHARED, GROUP_NORMS };
 #define WEIGHT_GROUPS "embedding", "lm_head", "gated deltanet", "attention", "router", "experts", "shared expert", "norms"
 
 /* Take every tensor of the checkpoint (vision_tower.* skipped by name), check shapes, bits and norms, hand them to the back end. be NULL: check and count only

@@ -1,0 +1,96 @@
+/* model/state.c - see model/state.h. */
+#include "model/state.h"
+#include "base/mem.h"
+#include <string.h>
+
+uint64_t state_recurrent_bytes(const struct model_config *c) {
+    return (uint64_t)c->gdn_layers * (uint64_t)c->value_heads * (uint64_t)c->value_dim * (uint64_t)c->key_dim * sizeof(float);
+}
+uint64_t state_conv_bytes(const struct model_config *c) {
+    uint64_t channels = 2 * (uint64_t)c->key_heads * (uint64_t)c->key_dim + (uint64_t)c->value_heads * (uint64_t)c->value_dim;
+    return (uint64_t)c->gdn_layers * 3 * channels * sizeof(float);
+}
+uint64_t state_kv_bytes(const struct model_config *c, int kv_bytes) {
+    return (uint64_t)c->attention_layers * 2 * (uint64_t)c->kv_heads * (uint64_t)c->head_dim * (uint64_t)kv_bytes;
+}
+
+/* A model may lack one kind of layer; its buffers are then a byte that nobody reads. */
+static int buffer(struct backend *be, uint64_t bytes, struct be_buffer *out, struct calla_error *err) {
+    return be_ops(be)->buffer_new(be, bytes ? bytes : 1, out, err);
+}
+
+static int no_memory(struct calla_error *err) { return err_set(err, CALLA_E_MEMORY, "no memory for the sequences' tables"); }
+
+int states_new(struct states *s, struct backend *be, const struct model_config *c, int count, int max_seq, int pages, int kv_bytes, struct calla_error *err) {
+    *s = (struct states){.count = count, .pages = pages, .max_pages = (max_seq - 1) / BE_PAGE + 1};
+    s->recurrent_bytes = state_recurrent_bytes(c);
+    s->conv_bytes = state_conv_bytes(c);
+    s->page_bytes = state_kv_bytes(c, kv_bytes) * BE_PAGE;
+    size_t table;
+    s->all = mem_calloc((size_t)count, sizeof *s->all);
+    s->free_pages = mem_array((size_t)pages, sizeof *s->free_pages);
+    if (mem_mul((size_t)count, (size_t)s->max_pages, &table)) s->tables = mem_array(table, sizeof *s->tables);
+    int rc = s->all && s->free_pages && s->tables ? 0 : no_memory(err);
+    if (!rc) rc = buffer(be, s->page_bytes * (uint64_t)pages, &s->pool, err);
+    for (int i = 0; i < count && !rc; i++) {
+        struct sequence *q = &s->all[i];
+        rc = buffer(be, s->recurrent_bytes, &q->be.recurrent, err);
+        if (!rc) rc = buffer(be, s->conv_bytes, &q->be.conv, err);
+        q->be.pool = s->pool;
+        q->be.pages = s->tables + (size_t)i * (size_t)s->max_pages;
+    }
+    if (rc) {
+        states_free(s, be);
+        return rc;
+    }
+    while (s->n_free < pages) { /* page 0 on top of the stack */
+        s->free_pages[s->n_free] = pages - 1 - s->n_free;
+        s->n_free++;
+    }
+    return 0;
+}
+
+void states_free(struct states *s, struct backend *be) {
+    for (int i = 0; s->all && i < s->count; i++) {
+        struct be_state *q = &s->all[i].be;
+        if (q->recurrent.data) be_ops(be)->buffer_free(be, &q->recurrent);
+        if (q->conv.data) be_ops(be)->buffer_free(be, &q->conv);
+    }
+    if (s->pool.data) be_ops(be)->buffer_free(be, &s->pool);
+    mem_free(s->all);
+    mem_free(s->free_pages);
+    mem_free(s->tables);
+    *s = (struct states){0};
+}
+
+int state_take(struct states *s, struct backend *be, struct sequence **out, struct calla_error *err) {
+    for (int i = 0; i < s->count; i++) {
+        struct sequence *q = &s->all[i];
+        if (q->used) continue;
+        /* KV pages need no clearing: no position is read before it is written */
+        int rc = be_ops(be)->buffer_clear(be, &q->be.recurrent, 0, s->recurrent_bytes, err);
+        if (!rc) rc = be_ops(be)->buffer_clear(be, &q->be.conv, 0, s->conv_bytes, err);
+        if (rc) return rc;
+        q->used = true;
+        q->broken = q->pending = false;
+        q->position = 0;
+        *out = q;
+        return 0;
+    }
+    return err_set(err, CALLA_E_BUDGET, "all %d sequences are in use; free one, or raise --parallel", s->count);
+}
+
+void state_give(struct states *s, struct sequence *q) {
+    while (q->be.page_count > 0) s->free_pages[s->n_free++] = q->be.pages[--q->be.page_count];
+    q->used = false;
+    q->pending = false;
+}
+
+int state_pages_missing(const struct sequence *q, int end) {
+    int needed = end > 0 ? (end - 1) / BE_PAGE + 1 : 0;
+    return needed > q->be.page_count ? needed - q->be.page_count : 0;
+}
+
+void state_add_pages(struct states *s, struct sequence *q, int end) {
+    for (int n = state_pages_missing(q, end); n > 0; n--) q->be.pages[q->be.page_count++] = s->free_pages[--s->n_free];
+}
