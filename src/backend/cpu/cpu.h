@@ -5,7 +5,7 @@
  * default mode and float32 otherwise; recurrent state is always float32.
  *
  * One family, one file: linear.c, moe.c, gdn.c, attn.c, norm.c (embed, add_norm, head, argmax). Inner kernels per instruction set: kernels_portable.c, kernels_avx2.c,
- * kernels_avx512.c, kernels_neon.c, each filling a struct cpu_kernels; a family's loops are written once and call the table.
+ * kernels_avx512.c, kernels_neon.c, each filling a struct cpu_kernels (isa.c chooses one); a family's loops are written once and call the table.
  */
 #ifndef BACKEND_CPU_CPU_H
 #define BACKEND_CPU_CPU_H
@@ -21,36 +21,56 @@ int pool_threads(const struct pool *p);
 /* Run fn(ctx, begin, end, worker) over [0, n) in pieces of `grain` items taken dynamically; returns when all are done. Which worker takes a piece must not change a result. */
 void pool_for(struct pool *p, int n, int grain, void (*fn)(void *ctx, int begin, int end, int worker), void *ctx);
 
-/* ---- quantised activations: one row of a linear's input ---- */
-/* For each group of 64: values in the order [even positions 32][odd positions 32] (so that they meet the low and high nibbles of the MLX layout),
- * scale (max |x| / 127), and scale * sum of the quantised values (what multiplies the weight's bias). */
+/* ---- activations as the matrix kernels read them ---- */
+/* One row of a linear's input. In BE_FLOAT32 mode only x is meaningful. For each group of 64 q holds the values in the order [even positions 32][odd positions 32]
+ * (so that they meet the low and high nibbles of the MLX layout); scale is max |x| / 127 and sum is scale * sum of the quantised values (what multiplies the
+ * weight's bias). A group with a NaN or an infinity has scale and sum NaN, so that the damage reaches the result. */
 struct act_row {
+    const float *x; /* [in] */
     int8_t *q;      /* [in] */
     float *scale;   /* [in/64] */
     float *sum;     /* [in/64] */
 };
 
 /* ---- inner kernels ---- */
-#define CPU_TILE 4 /* activation rows that the many-row kernels take at once */
+#define CPU_BLOCK 16 /* output rows that the families hand out together; the widest tile of a many-row kernel */
+
+/* Output rows of an affine matrix, from some first row on: codes [..][in*bits/8], scales and biases bf16 [..][in/64], any alignment. */
+struct weight_rows {
+    const uint8_t *codes, *scales, *biases;
+    int in;
+};
+
+/* y[r*ld + o] = weight row o times activation row r, for o < outs and r < rows. The value is a function of that weight row and that activation row alone: which
+ * route a kernel takes for outs and rows changes no bit.
+ *
+ * mul4_q8 gives the same bits on every instruction set: the integer dot product of each group is exact, and group g adds to lane g % 8 of eight float lanes
+ *     lane = fma(dot, scale_w * scale_x, lane);  lane = fma(bias_w, sum_x, lane);
+ * which end as ((l0+l4) + (l2+l6)) + ((l1+l5) + (l3+l7)). quantise gives the same bits too. */
+typedef void cpu_mul_fn(const struct weight_rows *w, int outs, const struct act_row *x, int rows, float *y, size_t ld);
+
 struct cpu_kernels {
     const char *name;
-    /* Dot products of one 4-bit weight row (codes [in/2], scales and biases bf16 [in/64], any alignment) with `rows` (1..CPU_TILE) quantised rows: out[r].
-     * The order of float additions depends on `in` only, never on rows. */
-    void (*dot4_q8)(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases, int in, const struct act_row *x, int rows, float *out);
-    /* The same against float32 rows x[r] (4 or 8 bits). */
-    void (*dot4_f32)(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases, int in, const float *const *x, int rows, float *out);
-    void (*dot8_f32)(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases, int in, const float *const *x, int rows, float *out);
-    void (*quantise)(const float *x, int in, struct act_row *out);
-    /* float32 vectors: dot, y += a*x, sum of squares; fixed order for a given n. */
+    cpu_mul_fn *mul4_q8;  /* 4-bit codes, quantised rows */
+    cpu_mul_fn *mul4_f32; /* 4-bit codes, float32 rows */
+    cpu_mul_fn *mul8_f32; /* 8-bit codes, float32 rows */
+    void (*quantise)(const float *x, int in, struct act_row *out); /* fills q, scale, sum */
+    /* float32 vectors: dot, y += a*x; fixed order for a given n. */
     float (*dot)(const float *a, const float *b, int n);
     void (*axpy)(float a, const float *x, float *y, int n);
     float (*dot_bf16)(const uint16_t *a, const float *b, int n);          /* KV keys */
     void (*axpy_bf16)(float a, const uint16_t *x, float *y, int n);       /* KV values */
 };
 const struct cpu_kernels *cpu_kernels_portable(void);
-const struct cpu_kernels *cpu_kernels_avx2(void);    /* NULL where the processor or build lacks it */
+const struct cpu_kernels *cpu_kernels_avx2(void);    /* AVX2, FMA */
 const struct cpu_kernels *cpu_kernels_avx512(void);  /* AVX-512 F, BW, VL, DQ, VNNI */
 const struct cpu_kernels *cpu_kernels_neon(void);    /* with dotprod */
+
+/* isa.c: the tables that this build has and this processor can run, portable first, best last; returns how many (at most CPU_ISAS). */
+#define CPU_ISAS 4
+int cpu_isa_list(const struct cpu_kernels *out[CPU_ISAS]);
+/* The table called name, or the best for NULL. CALLA_E_UNSUPPORTED names what can be had. */
+int cpu_isa_pick(const char *name, const struct cpu_kernels **out, struct calla_error *err);
 
 struct be_weight {
     struct affine a;
@@ -66,16 +86,36 @@ struct cpu {
     enum be_compute compute;
     const struct cpu_kernels *k;
     struct pool *pool;
-    struct be_dims dims;
-    int max_in;                    /* widest input of a linear */
+    struct be_dims dims;           /* of prepare; all 0 before */
     struct calla_error error;      /* first error of the pass; code 0: none */
     int32_t slots[BE_SLOTS];
-    struct act_row *act;           /* [max_rows * ...] quantised rows of linear and moe (linear.c) */
     void *linear_ws, *moe_ws, *gdn_ws, *attn_ws, *head_ws; /* each family's own struct */
 };
 static inline struct cpu *cpu_of(struct backend *be) { return (struct cpu *)be; }
 static inline float *be_f32(const struct be_buffer *b) { return (float *)b->data; }
+/* Open the device (backend.c's table). */
+int cpu_open(struct backend **out, const struct be_options *options, struct calla_error *err);
 void cpu_fail(struct cpu *c, const char *op, int code, const char *what); /* keep the first error */
+
+
+/* ---- matrix products for the families (linear.c) ---- */
+/* Room for the rows of a linear's input: `max_rows` rows of at most `max_in` values. */
+struct act_buffer {
+    struct act_row *rows; /* [max_rows] */
+    void *memory;         /* quantised values, scales, sums */
+    size_t bytes;
+    int max_rows, max_in;
+};
+uint64_t act_bytes(int max_rows, int max_in);
+int act_new(struct act_buffer *a, int max_rows, int max_in, struct calla_error *err);
+void act_free(struct act_buffer *a);
+/* Make a's rows stand for x [rows][in]; quantised in default mode, on all threads. x must outlive their use. */
+void act_fill(struct cpu *c, struct act_buffer *a, const float *x, int rows, int in);
+/* Output rows [first, first+outs) of expert `expert` of w times `rows` activation rows, on the calling thread: y[r*ld + (o - first)]. */
+void cpu_mul(const struct cpu *c, const struct be_weight *w, int expert, int first, int outs, const struct act_row *x, int rows, float *y, size_t ld);
+static inline int cpu_blocks(int outs) { return (outs + CPU_BLOCK - 1) / CPU_BLOCK; }
+/* Pieces for pool_for: about eight a thread, so that threads end together. */
+int cpu_grain(const struct cpu *c, int n);
 
 /* Families (the operations of backend.h). */
 void cpu_embed(struct backend *, const struct be_weight *, const int32_t *, int, struct be_buffer *);
@@ -94,12 +134,15 @@ uint64_t cpu_linear_bytes(const struct cpu *, const struct be_dims *);
 uint64_t cpu_moe_bytes(const struct cpu *, const struct be_dims *);
 uint64_t cpu_gdn_bytes(const struct cpu *, const struct be_dims *);
 uint64_t cpu_attn_bytes(const struct cpu *, const struct be_dims *);
+uint64_t cpu_head_bytes(const struct cpu *, const struct be_dims *);
 int cpu_linear_prepare(struct cpu *, struct calla_error *);
 int cpu_moe_prepare(struct cpu *, struct calla_error *);
 int cpu_gdn_prepare(struct cpu *, struct calla_error *);
 int cpu_attn_prepare(struct cpu *, struct calla_error *);
+int cpu_head_prepare(struct cpu *, struct calla_error *);
 void cpu_linear_release(struct cpu *);
 void cpu_moe_release(struct cpu *);
 void cpu_gdn_release(struct cpu *);
 void cpu_attn_release(struct cpu *);
+void cpu_head_release(struct cpu *);
 #endif

@@ -1,0 +1,30 @@
+/* backend/cpu/isa.c - which inner kernels this processor can run. Compiled for the base instruction set: it decides before anything newer runs. */
+#include "backend/cpu/cpu.h"
+#include <string.h>
+#if defined(__linux__) && defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+#if defined(__APPLE__) && defined(__aarch64__)
+#include <sys/sysctl.h>
+#endif
+
+int cpu_isa_list(const struct cpu_kernels *out[CPU_ISAS]) {
+    int n = 0;
+    out[n++] = cpu_kernels_portable();
+    return n;
+}
+
+int cpu_isa_pick(const char *name, const struct cpu_kernels **out, struct calla_error *err) {
+    const struct cpu_kernels *list[CPU_ISAS];
+    int n = cpu_isa_list(list);
+    char names[96] = "";
+    for (int i = 0; i < n; i++) {
+        if (!name ? i == n - 1 : strcmp(name, list[i]->name) == 0) {
+            *out = list[i];
+            return 0;
+        }
+        if (i) strcat(names, ", ");
+        strcat(names, list[i]->name);
+    }
+    return err_set(err, CALLA_E_UNSUPPORTED, "--isa %s: this processor and build have %s", name, names);
+}
