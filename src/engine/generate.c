@@ -1,0 +1,181 @@
+/* engine/generate.c - one step: schedule, forward pass, an id for every row that wanted logits.
+ *
+ * A request that only wants the best id takes the one the device found; all others are sampled here from the row's logits. Nothing here allocates.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/engine_private.h"
+#include <string.h>
+
+enum { NOWHERE = BE_SLOTS - 1 }; /* the slot of rows whose greedy id nobody reads */
+
+/* ---- the pass ---- */
+
+static bool step_fails(struct calla_engine *e) {
+    int n = atomic_load(&e->fail_in);
+    return n > 0 && atomic_fetch_sub(&e->fail_in, 1) == 1;
+}
+
+static struct pass_span span_of(struct calla_engine *e, const struct schedule_span *s) {
+    struct calla_request *r = e->running[s->item];
+    const int32_t *ids = r->computed < r->n_prompt ? r->prompt + r->computed : r->ids + r->n_ids - 1;
+    return (struct pass_span){.sequence = r->sequence, .ids = ids, .rows = s->rows, .logits = s->logits};
+}
+
+/* Run the scheduled spans; afterwards slot_ids has the device's choice for the seats of simple requests that wanted one. */
+static int run_pass(struct calla_engine *e, int n_spans, struct calla_error *err) {
+    int32_t wanted[BE_SLOTS], found[BE_SLOTS];
+    int rows = 0, n = 0;
+    for (int i = 0; i < n_spans; i++) {
+        const struct schedule_span *s = &e->spans[i];
+        struct calla_request *r = e->running[s->item];
+        e->pass[i] = span_of(e, s);
+        for (int k = 0; k < s->logits; k++) e->slots[rows++] = NOWHERE;
+        bool picks = r->simple && s->logits && (r->computed == r->n_prompt || r->computed + s->rows == r->n_prompt);
+        if (picks) e->slots[rows - 1] = wanted[n++] = s->item;
+    }
+    if (step_fails(e)) return err_set(err, CALLA_E_BACKEND, "a test made this step fail");
+    int rc = model_forward(e->model, e->pass, n_spans, n ? e->slots : NULL, err);
+    if (!rc) rc = model_wait(e->model, err);
+    if (!rc && n) rc = model_tokens(e->model, wanted, n, found, err);
+    for (int i = 0; i < n && !rc; i++) {
+        e->slot_ids[wanted[i]] = found[i];
+        if (found[i] < 0 || found[i] >= e->info.vocab) rc = err_set(err, CALLA_E_BACKEND, "the device chose id %d of a vocabulary of %d", found[i], e->info.vocab);
+    }
+    return rc;
+}
+
+/* ---- one id ---- */
+
+/* Ask the request's hooks: *forced is the id that must come or -1, *masked whether sampler.mask restricts. CALLA_E_CANCELLED where the hooks' owner is gone. */
+static int ask_hooks(struct calla_engine *e, struct calla_request *r, int32_t *forced, bool *masked, struct calla_error *err) {
+    int rc = 0;
+    *forced = -1;
+    *masked = false;
+    if (!r->force && !r->mask) return 0;
+    pthread_mutex_lock(&r->hook_lock);
+    if (request_cancelled(r)) rc = CALLA_E_CANCELLED;
+    if (!rc && r->force) *forced = r->force(r->hook_ctx, r->ids, (size_t)r->n_ids);
+    if (!rc && r->mask && *forced < 0) {
+        memset(e->sampler.mask, 0, ((size_t)e->info.vocab + 31) / 32 * sizeof *e->sampler.mask);
+        *masked = r->mask(r->hook_ctx, r->ids, (size_t)r->n_ids, e->sampler.mask, e->info.vocab);
+    }
+    pthread_mutex_unlock(&r->hook_lock);
+    if (!rc && *forced >= e->info.vocab) rc = err_set(err, CALLA_E_INVALID, "the id %d is forced, but the vocabulary has %d", *forced, e->info.vocab);
+    return rc;
+}
+
+/* The next id from row `row` of the pass's logits, with what is to be said about it. */
+static int sample(struct calla_engine *e, struct calla_request *r, int row, int32_t *id, float *logprob, struct calla_top *top, int *n_top, struct calla_error *err) {
+    const float *logits;
+    int32_t forced;
+    bool masked;
+    int rc = model_logits(e->model, row, &logits, err);
+    if (!rc) rc = ask_hooks(e, r, &forced, &masked, err);
+    if (rc) return rc;
+    const struct sampler_input in = {
+        .logits = logits,
+        .sampling = &r->sampling,
+        .prompt = r->prompt,
+        .n_prompt = (size_t)r->n_prompt,
+        .generated = r->ids,
+        .n_generated = (size_t)r->n_ids,
+        .mask = masked ? e->sampler.mask : NULL,
+        .seed = r->seed,
+        .counter = (uint64_t)r->n_ids,
+    };
+    if (forced >= 0) *id = forced;
+    else if ((rc = sampler_draw(&e->sampler, &in, id, err)) != 0) return rc;
+    if (r->top >= 0) *n_top = sampler_top(&e->sampler, logits, *id, r->top, logprob, top);
+    return 0;
+}
+
+/* The next id of the request in this seat. */
+static void answer(struct calla_engine *e, int seat, int row) {
+    struct calla_request *r = e->running[seat];
+    struct calla_error err = {0};
+    struct calla_top top[64];
+    int32_t id = e->slot_ids[seat];
+    float logprob = 0;
+    int n_top = 0;
+    int rc = r->simple ? 0 : sample(e, r, row, &id, &logprob, top, &n_top, &err);
+    if (rc == CALLA_E_CANCELLED) return; /* the next sweep ends it */
+    if (rc) {
+        engine_retire(e, seat, CALLA_FINISH_ERROR, &err);
+        return;
+    }
+    bool stop = request_push(r, id, logprob, top, n_top);
+    if (stop) engine_retire(e, seat, CALLA_FINISH_STOP, NULL);
+    else if (r->n_ids == r->limit) engine_retire(e, seat, CALLA_FINISH_LENGTH, NULL);
+}
+
+/* ---- after the pass ---- */
+
+/* Log probabilities of the prompt ids that follow the rows of this piece; the piece's first row is the pass's row `first` of logits. */
+static int score(struct calla_engine *e, struct calla_request *r, const struct schedule_span *s, int first, struct calla_error *err) {
+    for (int i = 0; i < s->rows; i++) {
+        int next = r->computed + i + 1;
+        if (next == r->n_prompt) break;
+        const float *logits;
+        int rc = model_logits(e->model, first + i, &logits, err);
+        if (rc) return rc;
+        r->prompt_logprobs[next - 1] = sampler_logprob(&e->sampler, logits, r->prompt[next]);
+    }
+    return 0;
+}
+
+/* What one span of the pass brought; its logits begin at row `first`. Returns the ids generated (0 or 1). */
+static int collect(struct calla_engine *e, const struct schedule_span *s, int first) {
+    struct calla_request *r = e->running[s->item];
+    if (request_cancelled(r)) return 0;
+    if (r->computed < r->n_prompt) {
+        struct calla_error err = {0};
+        if (r->scored && score(e, r, s, first, &err) != 0) {
+            engine_retire(e, s->item, CALLA_FINISH_ERROR, &err);
+            return 0;
+        }
+        request_prefilled(r, s->rows);
+        if (r->computed < r->n_prompt) return 0;
+    }
+    answer(e, s->item, first + s->logits - 1);
+    return 1;
+}
+
+/* Time goes to prefill and decode by their share of the rows. */
+static void account(struct calla_engine *e, int n_spans, int generated, double elapsed) {
+    int prompt_rows = 0, decode_rows = 0;
+    for (int i = 0; i < n_spans; i++) {
+        const struct schedule_item *item = &e->items[e->spans[i].item];
+        if (item->computed < item->n_prompt) prompt_rows += e->spans[i].rows;
+        else decode_rows++;
+    }
+    pthread_mutex_lock(&e->lock);
+    e->stats.steps++;
+    e->stats.prompt_tokens += (uint64_t)prompt_rows;
+    e->stats.generated_tokens += (uint64_t)generated;
+    e->stats.prefill_seconds += elapsed * prompt_rows / (prompt_rows + decode_rows);
+    e->stats.decode_seconds += elapsed * decode_rows / (prompt_rows + decode_rows);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void generate_step(struct calla_engine *e) {
+    uint64_t began = clock_ns();
+    for (int i = 0; i < e->n_running; i++) {
+        const struct calla_request *r = e->running[i];
+        e->items[i] = (struct schedule_item){.computed = r->computed, .n_prompt = r->n_prompt, .scored = r->scored};
+    }
+    int n_spans = schedule_pass(&e->limits, e->items, e->n_running, e->turn++, e->spans), first = 0, generated = 0;
+    struct calla_error err = {0};
+    int rc = run_pass(e, n_spans, &err);
+    if (rc) {
+        err.code = CALLA_E_BACKEND;
+        err_prefix(&err, "a step of %d requests failed", n_spans);
+        log_line(LOG_ERROR, "%s", err.message);
+    }
+    for (int i = 0; i < n_spans; i++) {
+        if (rc) engine_retire(e, e->spans[i].item, CALLA_FINISH_ERROR, &err);
+        else generated += collect(e, &e->spans[i], first);
+        first += e->spans[i].logits;
+    }
+    account(e, n_spans, generated, (double)(clock_ns() - began) * 1e-9);
+}

@@ -1,0 +1,149 @@
+/* engine/plan.c - options with their defaults, and what memory an engine needs before anything is allocated. */
+#include "base/clock.h"
+#include "engine/engine_private.h"
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB (1ull << 20)
+#define DEFAULT_SEQ 32768
+#define TEXT_ROOM (96 * MIB) /* tokenizer, connections, the engine's own small change */
+
+int plan_options(struct calla_options *o, struct calla_error *err) {
+    if (!o->model || !*o->model) return err_set(err, CALLA_E_INVALID, "no model folder given");
+    if (!o->parallel) o->parallel = 4;
+    if (!o->queue) o->queue = 64;
+    if (o->parallel < 0 || o->parallel >= BE_SLOTS) return err_set(err, CALLA_E_INVALID, "parallel is %d: 1 to %d sequences can run at once", o->parallel, BE_SLOTS - 1);
+    if (o->queue < 0 || o->queue > 1 << 16) return err_set(err, CALLA_E_INVALID, "queue is %d: 1 to %d requests can wait", o->queue, 1 << 16);
+    if (o->max_seq < 0 || o->max_seq == 1 || o->max_seq > 1 << 24) return err_set(err, CALLA_E_INVALID, "max_seq is %d: it must be 2 to %d tokens, or 0", o->max_seq, 1 << 24);
+    if (o->chunk < 0 || o->chunk % BE_PAGE || o->chunk > 1 << 16) return err_set(err, CALLA_E_INVALID, "chunk is %d: it must be a multiple of %d, at most %d", o->chunk, BE_PAGE, 1 << 16);
+    if (o->threads < 0 || o->threads > 4096) return err_set(err, CALLA_E_INVALID, "threads is %d: it must be 1 to 4096, or 0", o->threads);
+    if (o->compute != CALLA_COMPUTE_DEFAULT && o->compute != CALLA_COMPUTE_FLOAT32) return err_set(err, CALLA_E_INVALID, "compute is neither default nor float32");
+    return 0;
+}
+
+struct model_options plan_model_options(const struct calla_options *o) {
+    return (struct model_options){
+        .dir = o->model,
+        .backend = o->backend,
+        .be = {.compute = o->compute == CALLA_COMPUTE_FLOAT32 ? BE_FLOAT32 : BE_DEFAULT, .threads = o->threads, .isa = o->isa},
+        .max_seq = o->max_seq,
+        .max_sequences = o->parallel,
+        .chunk = o->chunk,
+        .memory = UINT64_MAX, /* plan_check holds the whole plan against the cap, mapped weights left out */
+        .progress = o->progress,
+        .ctx = o->ctx,
+    };
+}
+
+/* The folder's own name, also for "." and "models/mini/". */
+static void folder_name(const char *path, char *out, size_t size) {
+    char real[PATH_MAX];
+    if (realpath(path, real)) path = real;
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    size_t start = n;
+    while (start > 0 && path[start - 1] != '/') start--;
+    snprintf(out, size, "%.*s", (int)(n - start), path + start);
+}
+
+static struct calla_plan plan_of(const struct calla_options *o, const struct model *m) {
+    struct model_plan p;
+    model_plan(m, &p);
+    uint64_t ids = (uint64_t)(o->parallel + o->queue) * (uint64_t)o->max_seq * 2 * sizeof(int32_t); /* prompts and answers */
+    return (struct calla_plan){
+        .weights_mapped = p.weights_mapped,
+        .weights_copied = p.weights_copied,
+        .state = p.state,
+        .kv = p.kv,
+        .scratch = p.scratch,
+        .text = TEXT_ROOM + ids,
+        .total = p.total + TEXT_ROOM + ids,
+    };
+}
+
+static struct calla_sampling sampling_of(const struct model_config *c) {
+    struct calla_sampling s = calla_sampling_greedy();
+    if (!c->has_sampling) return s;
+    s.temperature = c->temperature;
+    s.top_k = c->top_k_sampling;
+    s.top_p = c->top_p;
+    s.min_p = c->min_p;
+    s.repetition_penalty = c->repetition_penalty;
+    return s;
+}
+
+void plan_describe(const struct calla_options *o, const struct model *m, struct calla_model_info *info) {
+    static const char *const groups[] = {WEIGHT_GROUPS};
+    const struct model_config *c = model_config(m);
+    const struct weights *w = model_weights(m);
+    struct be_info be;
+    model_backend(m, &be);
+    *info = (struct calla_model_info){
+        .compute = o->compute,
+        .threads = be.threads,
+        .max_seq = o->max_seq,
+        .parallel = o->parallel,
+        .max_position = c->max_position,
+        .vocab = c->vocab,
+        .hidden = c->hidden,
+        .layers = c->layers,
+        .attention_layers = c->attention_layers,
+        .experts = c->experts,
+        .experts_used = c->top_k,
+        .parameters = w->parameters,
+        .file_bytes = w->text_bytes,
+        .active_bytes = w->active_bytes,
+        .n_groups = (int)(sizeof groups / sizeof *groups),
+        .state_bytes = model_state_bytes(m),
+        .kv_bytes = model_kv_bytes(m),
+        .sampling = sampling_of(c),
+        .plan = plan_of(o, m),
+    };
+    folder_name(o->model, info->name, sizeof info->name);
+    snprintf(info->backend, sizeof info->backend, "%s", be.name);
+    snprintf(info->isa, sizeof info->isa, "%s", be.isa ? be.isa : "");
+    for (int i = 0; i < info->n_groups; i++) {
+        snprintf(info->groups[i].name, sizeof info->groups[i].name, "%s", groups[i]);
+        info->groups[i].bytes = w->group_bytes[i];
+    }
+}
+
+/* max_seq 0: what the checkpoint declares, at most DEFAULT_SEQ. */
+static int settle_max_seq(struct calla_options *o, struct calla_error *err) {
+    struct model *m;
+    struct model_options mo = plan_model_options(o);
+    if (o->max_seq) return 0;
+    mo.max_seq = 1; /* the least, which every checkpoint has */
+    int rc = model_inspect(&m, &mo, err);
+    if (rc) return rc;
+    int own = model_config(m)->max_position;
+    o->max_seq = own < DEFAULT_SEQ ? own : DEFAULT_SEQ;
+    model_close(m);
+    return 0;
+}
+
+int plan_inspect(struct calla_options *o, struct calla_model_info *info, struct calla_error *err) {
+    struct model *m;
+    int rc = settle_max_seq(o, err);
+    if (rc) return rc;
+    struct model_options mo = plan_model_options(o);
+    if ((rc = model_inspect(&m, &mo, err)) != 0) return rc;
+    plan_describe(o, m, info);
+    model_close(m);
+    return 0;
+}
+
+static double mb(uint64_t bytes) { return (double)bytes / 1e6; }
+
+int plan_check(const struct calla_options *o, const struct calla_plan *p, struct calla_error *err) {
+    uint64_t cap = o->memory ? o->memory : memory_available();
+    if (!cap || p->total <= cap) return 0;
+    const char *lower = p->kv >= p->state + p->scratch ? "max_seq" : "parallel", *or_lower = p->kv >= p->state + p->scratch ? "parallel" : "max_seq";
+    return err_set(err, CALLA_E_BUDGET,
+                   "%.0f MB of memory are needed (weights copied %.0f, state %.0f, KV cache %.0f, activations %.0f, text and requests %.0f) and %s %.0f MB: lower %s or %s "
+                   "(now max_seq %d, parallel %d)%s",
+                   mb(p->total), mb(p->weights_copied), mb(p->state), mb(p->kv), mb(p->scratch), mb(p->text), o->memory ? "the cap is" : "the machine has", mb(cap), lower, or_lower,
+                   o->max_seq, o->parallel, o->memory ? ", or raise memory" : "");
+}

@@ -1,0 +1,28 @@
+/* engine/schedule.h - which rows the next pass computes: a pure function of where every running sequence stands.
+ *
+ * Invariants: every sequence that decodes gets its row in every pass, or in every other where a scored prompt's piece leaves no logits for it; prompts are served in arrival order from what room is left; where a prompt is cut
+ * changes no bit of its result: at multiples of BE_PAGE, where the chunk form of Gated DeltaNet is cut anyway, and before a last piece of a single row,
+ * because a span of one row is computed by the step form. So a request answers alone as in company.
+ */
+#ifndef ENGINE_SCHEDULE_H
+#define ENGINE_SCHEDULE_H
+#include <stdbool.h>
+
+struct schedule_limits {
+    int chunk;   /* prompt rows of a pass in which nobody decodes, a multiple of BE_PAGE */
+    int company; /* prompt rows of a pass beside decode steps, a multiple of BE_PAGE: what a stream waits for at most */
+    int logits;  /* rows of one pass that may want logits, at least BE_PAGE and at least as many as sequences run */
+};
+struct schedule_limits schedule_limits(int chunk, int logits);
+
+struct schedule_item {
+    int computed, n_prompt; /* equal: the prompt is done, the sequence decodes */
+    bool scored;            /* log probabilities of the prompt are wanted: all its rows need logits */
+};
+struct schedule_span {
+    int item, rows;
+    int logits; /* how many of its last rows want logits */
+};
+/* items [n] in arrival order; spans [n] out, decode steps first. turn counts the passes. Returns the number of spans: 0 only for n 0. */
+int schedule_pass(const struct schedule_limits *limits, const struct schedule_item *items, int n, unsigned turn, struct schedule_span *spans);
+#endif
