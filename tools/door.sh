@@ -35,6 +35,8 @@ door_apt_name() {
     pc:libmicrohttpd) echo libmicrohttpd-dev ;;
     pc:libpcre2-8) echo libpcre2-dev ;;
     pc:libutf8proc) echo libutf8proc-dev ;;
+    pc:libedit) echo libedit-dev ;;
+    pc:libcrypto) echo libssl-dev ;;
     pc:cmocka) echo libcmocka-dev ;;
     c++) echo g++ ;;
     clang) echo clang ;;
@@ -64,6 +66,7 @@ door_brew_name() {
 
 door_install() {
     needs="cc cmake ninja pkg-config pc:libmicrohttpd pc:libpcre2-8 pc:libutf8proc"
+    [ "$(uname)" = Darwin ] || needs="$needs pc:libedit pc:libcrypto"
     [ "${1:-c}" = test ] && needs="$needs c++ clang libfuzzer pc:cmocka python3 venv git curl"
     missing=$(door_missing "$needs")
     [ -z "$missing" ] && return 0

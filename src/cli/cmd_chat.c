@@ -1,0 +1,220 @@
+/* cli/cmd_chat.c - `calla chat`: a conversation in the terminal. Ctrl-C stops the answer, not the program. */
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "cli/commands.h"
+#include "cli/session.h"
+#include <editline/readline.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct chat {
+    struct session s;
+    struct str messages;     /* JSON array without its closing bracket, or empty */
+    size_t turn;             /* length of `messages` before the user's last turn */
+    const char *system;
+    bool no_thinking, hide, stats;
+    struct calla_sampling sampling;
+    int max_tokens;
+};
+
+static const char help_text[] = "/reset           forget the conversation\n"
+                                "/save FILE       write it as JSON messages\n"
+                                "/load FILE       go on with a saved one\n"
+                                "/think on|off    let the model think first\n"
+                                "/system TEXT     begin anew with this system message\n"
+                                "/exit            leave (so does Ctrl-D)\n"
+                                "A line ending in \\ is continued on the next. Ctrl-C stops an answer.\n";
+
+static void add_message(struct str *m, const char *role, const char *text, size_t n) {
+    str_puts(m, m->len ? ",\n" : "[");
+    str_printf(m, "{\"role\":\"%s\",\"content\":", role);
+    json_write_string(m, text, n);
+    str_putc(m, '}');
+}
+
+static void reset(struct chat *c) {
+    str_clear(&c->messages);
+    if (c->system) add_message(&c->messages, "system", c->system, strlen(c->system));
+}
+
+static int save(struct chat *c, const char *path, struct calla_error *err) {
+    struct str out = {0};
+    str_puts(&out, c->messages.len ? "" : "[");
+    str_slice(&out, str_view(&c->messages));
+    str_puts(&out, "]\n");
+    int code = out.failed ? err_set(err, CALLA_E_MEMORY, "out of memory") : file_write(path, out.data, out.len, err);
+    str_free(&out);
+    return code;
+}
+
+static int load(struct chat *c, const char *path, struct calla_error *err) {
+    struct str in = {0};
+    struct arena arena = {0};
+    struct json *root;
+    int code = file_read(path, (size_t)64 << 20, &in, err);
+    if (!code) code = json_parse(in.data ? in.data : "", in.len, &arena, &root, err);
+    if (!code && !json_is(root, JSON_ARRAY)) code = err_set(err, CALLA_E_FORMAT, "%s: not a list of messages", path);
+    if (!code) { /* rendering checks the messages; keep them only if they are good */
+        struct calla_prompt *p = NULL;
+        struct calla_chat_options o = {0};
+        code = calla_chat_render(root->raw.p, root->raw.n, NULL, 0, &o, &p, err);
+        calla_prompt_free(p);
+    }
+    if (!code) {
+        str_clear(&c->messages);
+        if (root->count) str_append(&c->messages, root->raw.p, root->raw.n - 1);
+    }
+    arena_free(&arena);
+    str_free(&in);
+    return code;
+}
+
+/* Render, generate, print, remember. A failed or empty turn is taken back. */
+static int answer_turn(struct chat *c, const char *text, struct calla_error *err) {
+    struct calla_prompt *prompt = NULL;
+    struct calla_ids ids = {0};
+    struct answer a = {0};
+    c->turn = c->messages.len;
+    add_message(&c->messages, "user", text, strlen(text));
+    str_putc(&c->messages, ']');
+    struct calla_chat_options o = {.no_thinking = c->no_thinking};
+    int code = c->messages.failed ? err_set(err, CALLA_E_MEMORY, "out of memory")
+                                  : calla_chat_render(c->messages.data, c->messages.len, NULL, 0, &o, &prompt, err);
+    if (!c->messages.failed) c->messages.len--;
+    if (!code) code = calla_prompt_encode(prompt, c->s.tokenizer, &ids, err);
+    if (!code) {
+        struct answer_options ao = {.thinking = calla_prompt_thinking(prompt), .sampling = c->sampling, .max_tokens = c->max_tokens, .out = stdout,
+                                    .thoughts = c->hide ? NULL : stdout, .color = isatty(1)};
+        session_interrupted = 0;
+        code = answer_generate(&c->s, ids.data, ids.len, &ao, &a, err);
+        session_interrupted = 0;
+    }
+    if (code) c->messages.len = c->turn;
+    else {
+        printf("%s\n\n", a.interrupted ? " [stopped]" : a.usage.finish == CALLA_FINISH_LENGTH ? " [cut: the context or --max-tokens is full]" : "");
+        add_message(&c->messages, "assistant", a.content.data ? a.content.data : "", a.content.len);
+        if (c->stats)
+            printf("[%zu prompt tokens, %.1f/s; %zu generated, %.1f/s]\n\n", a.usage.prompt_tokens, (double)a.usage.prompt_tokens / (a.usage.prefill_seconds + 1e-9),
+                   a.usage.generated_tokens, (double)a.usage.generated_tokens / (a.usage.decode_seconds + 1e-9));
+    }
+    fflush(stdout);
+    answer_free(&a);
+    calla_prompt_free(prompt);
+    calla_ids_free(&ids);
+    return code;
+}
+
+/* One line of the user, continued lines joined; NULL at the end of input. Freed with free. */
+static char *read_turn(void) {
+    char *all = NULL;
+    for (;;) {
+        session_interrupted = 0;
+        char *line = readline(all ? ". " : "> ");
+        if (!line && session_interrupted) { /* Ctrl-C at the prompt: drop what was typed */
+            free(all);
+            all = NULL;
+            printf("\n(Ctrl-D or /exit leaves)\n");
+            continue;
+        }
+        if (!line) return all;
+        size_t n = strlen(line), have = all ? strlen(all) : 0;
+        char *joined = realloc(all, have + n + 2);
+        if (!joined) {
+            free(all);
+            free(line);
+            return NULL;
+        }
+        all = joined;
+        memcpy(all + have, line, n + 1);
+        free(line);
+        if (!n || all[have + n - 1] != '\\') break;
+        all[have + n - 1] = '\n';
+    }
+    return all;
+}
+
+static int command(struct chat *c, char *line, bool *leave, struct calla_error *err) {
+    char *arg = strchr(line, ' ');
+    if (arg) *arg++ = 0;
+    if (!strcmp(line, "/exit") || !strcmp(line, "/quit") || !strcmp(line, "/bye")) *leave = true;
+    else if (!strcmp(line, "/reset")) {
+        reset(c);
+        printf("(forgotten)\n");
+    } else if (!strcmp(line, "/help") || !strcmp(line, "/?")) fputs(help_text, stdout);
+    else if (!strcmp(line, "/think") && arg && (!strcmp(arg, "on") || !strcmp(arg, "off"))) {
+        c->no_thinking = !strcmp(arg, "off");
+        printf("(thinking %s)\n", arg);
+    } else if (!strcmp(line, "/save") && arg && *arg) {
+        int code = save(c, arg, err);
+        if (code) return code;
+        printf("(saved to %s)\n", arg);
+    } else if (!strcmp(line, "/load") && arg && *arg) {
+        int code = load(c, arg, err);
+        if (code) return code;
+        printf("(loaded %s)\n", arg);
+    } else if (!strcmp(line, "/system") && arg && *arg) {
+        str_clear(&c->messages);
+        add_message(&c->messages, "system", arg, strlen(arg));
+        printf("(begun anew)\n");
+    } else return err_set(err, CALLA_E_USAGE, "%s: /help lists the commands", line);
+    return 0;
+}
+
+static void converse(struct chat *c) {
+    bool leave = false;
+    while (!leave) {
+        char *line = read_turn();
+        if (!line) break;
+        struct calla_error err = {0};
+        int code = 0;
+        if (*line) add_history(line);
+        if (line[0] == '/') code = command(c, line, &leave, &err);
+        else if (line[strspn(line, " \t\n")]) code = answer_turn(c, line, &err);
+        if (code) fprintf(stderr, "calla: %s\n", err.message);
+        free(line);
+        if (code == CALLA_E_CLOSED) break;
+    }
+    putchar('\n');
+}
+
+static int run(const struct command *self, int argc, char **argv, struct calla_error *err) {
+    struct common common;
+    struct sampling_options sampling;
+    common_defaults(&common);
+    sampling_defaults(&sampling);
+    struct option shared[COMMON_OPTIONS], sampled[SAMPLING_OPTIONS];
+    common_options(&common, shared);
+    sampling_options(&sampling, sampled);
+    struct chat c = {0};
+    int think = 0;
+    struct option own[] = {
+        {OPTION_TEXT, "system", &c.system, "TEXT", "system message", 0, 0},
+        {OPTION_CHOICE, "think", &think, "on|off", "let the model think first (default on, as the template has it)", 0, 0},
+        {OPTION_FLAG, "hide-thinking", &c.hide, "", "do not show the reasoning", 0, 0},
+        {OPTION_FLAG, "stats", &c.stats, "", "tokens and speed after each answer", 0, 0},
+    };
+    const struct option_table tables[] = {{own, sizeof own / sizeof *own}, {sampled, SAMPLING_OPTIONS}, {shared, COMMON_OPTIONS}};
+    char **rest;
+    int n_rest, code = options_parse(self, tables, 3, argc, argv, &rest, &n_rest, err);
+    if (code) return code;
+    if (n_rest) return err_set(err, CALLA_E_USAGE, "%s: chat takes options only; `calla run` answers one prompt", rest[0]);
+    code = session_open(&c.s, &common, 1, SESSION_NEEDS_TEXT, err);
+    if (code) return code;
+    c.no_thinking = think == 1;
+    c.sampling = c.s.info.sampling;
+    code = sampling_apply(&sampling, &c.sampling, &c.max_tokens, err);
+    if (!code) {
+        session_catch_interrupt();
+        printf("%s, %d tokens of context. /help lists the commands.\n", c.s.info.name, c.s.info.max_seq);
+        reset(&c);
+        converse(&c);
+    }
+    str_free(&c.messages);
+    session_close(&c.s);
+    return code;
+}
+
+const struct command cmd_chat = {"chat", "a conversation in the terminal", "", help_text, run};

@@ -1,0 +1,92 @@
+/* cli/cmd_run.c - `calla run`: one answer to standard output. */
+#include "base/error.h"
+#include "base/json.h"
+#include "cli/commands.h"
+#include "cli/session.h"
+#include <string.h>
+#include <unistd.h>
+
+static int build_prompt(const char *text, size_t n, const char *system, bool raw, bool no_thinking, struct calla_prompt **out, struct calla_error *err) {
+    if (raw) return calla_prompt_raw(text, n, true, out, err);
+    struct str messages = {0};
+    str_puts(&messages, "[");
+    if (system) {
+        str_puts(&messages, "{\"role\":\"system\",\"content\":");
+        json_write_string(&messages, system, strlen(system));
+        str_puts(&messages, "},");
+    }
+    str_puts(&messages, "{\"role\":\"user\",\"content\":");
+    json_write_string(&messages, text, n);
+    str_puts(&messages, "}]");
+    struct calla_chat_options options = {.no_thinking = no_thinking};
+    int code = messages.failed ? err_set(err, CALLA_E_MEMORY, "out of memory for the prompt")
+                               : calla_chat_render(messages.data, messages.len, NULL, 0, &options, out, err);
+    str_free(&messages);
+    return code;
+}
+
+static int run(const struct command *self, int argc, char **argv, struct calla_error *err) {
+    struct common common;
+    struct sampling_options sampling;
+    common_defaults(&common);
+    sampling_defaults(&sampling);
+    struct option shared[COMMON_OPTIONS], sampled[SAMPLING_OPTIONS];
+    common_options(&common, shared);
+    sampling_options(&sampling, sampled);
+    bool raw = false, hide = false, stats = false;
+    int think = 0;
+    const char *system = NULL;
+    struct option own[] = {
+        {OPTION_FLAG, "raw", &raw, "", "no chat template: continue the text (control tokens spelled in it are read)", 0, 0},
+        {OPTION_CHOICE, "think", &think, "on|off", "let the model think first (default on, as the template has it)", 0, 0},
+        {OPTION_TEXT, "system", &system, "TEXT", "system message", 0, 0},
+        {OPTION_FLAG, "hide-thinking", &hide, "", "do not show the reasoning on standard error", 0, 0},
+        {OPTION_FLAG, "stats", &stats, "", "tokens and speed on standard error afterwards", 0, 0},
+    };
+    const struct option_table tables[] = {{own, sizeof own / sizeof *own}, {sampled, SAMPLING_OPTIONS}, {shared, COMMON_OPTIONS}};
+    char **rest;
+    int n_rest, code = options_parse(self, tables, 3, argc, argv, &rest, &n_rest, err);
+    if (code) return code;
+
+    struct str text = {0};
+    for (int i = 0; i < n_rest; i++) {
+        if (i) str_putc(&text, ' ');
+        str_puts(&text, rest[i]);
+    }
+    struct session s = {0};
+    struct calla_prompt *prompt = NULL;
+    struct calla_ids ids = {0};
+    struct answer a = {0};
+    if (!n_rest) code = read_stdin(&text, err);
+    if (!code && !raw && !text.len) code = err_set(err, CALLA_E_USAGE, "no prompt: give it as argument or on standard input");
+    if (!code) code = build_prompt(text.data ? text.data : "", text.len, system, raw, think == 1, &prompt, err);
+    if (!code) code = session_open(&s, &common, 1, SESSION_NEEDS_TEXT, err);
+    if (!code) code = calla_prompt_encode(prompt, s.tokenizer, &ids, err);
+    if (!code && !ids.len) code = err_set(err, CALLA_E_USAGE, "the prompt is empty");
+    if (!code) {
+        struct answer_options o = {.thinking = calla_prompt_thinking(prompt), .raw = raw, .out = stdout, .thoughts = hide || common.quiet ? NULL : stderr,
+                                   .color = isatty(2)};
+        o.sampling = s.info.sampling;
+        code = sampling_apply(&sampling, &o.sampling, &o.max_tokens, err);
+        session_catch_interrupt();
+        if (!code) code = answer_generate(&s, ids.data, ids.len, &o, &a, err);
+    }
+    if (!code) {
+        fputc('\n', stdout);
+        if (a.interrupted) code = err_set(err, CALLA_E_CANCELLED, "interrupted");
+        else if (a.usage.finish == CALLA_FINISH_LENGTH && !common.quiet) fprintf(stderr, "calla: the answer was cut: --max-tokens or the context is full\n");
+        if (stats)
+            fprintf(stderr, "calla: %zu prompt tokens in %.2f s (%.1f/s), %zu generated in %.2f s (%.1f/s)\n", a.usage.prompt_tokens, a.usage.prefill_seconds,
+                    (double)a.usage.prompt_tokens / (a.usage.prefill_seconds + 1e-9), a.usage.generated_tokens, a.usage.decode_seconds,
+                    (double)a.usage.generated_tokens / (a.usage.decode_seconds + 1e-9));
+    }
+    answer_free(&a);
+    calla_ids_free(&ids);
+    calla_prompt_free(prompt);
+    session_close(&s);
+    str_free(&text);
+    return code;
+}
+
+const struct command cmd_run = {"run", "one answer to a prompt, streamed to standard output", "[PROMPT]",
+                                "Without PROMPT the prompt is read from standard input. The reasoning goes to standard error, the answer to standard output.", run};

@@ -1,0 +1,186 @@
+/* cli/cmd_tokens.c - `calla tokens` (text to ids and back) and `calla prompt` (a chat request to the exact prompt). */
+#include "base/error.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "cli/commands.h"
+#include "cli/score.h"
+#include "cli/session.h"
+#include <string.h>
+
+static int open_tokenizer(const char *model, struct calla_tokenizer **tok, struct calla_error *err) {
+    struct common c = {.model = model, .quiet = true};
+    char *dir = NULL;
+    int code = session_model_dir(&c, &dir, err);
+    if (!code) code = calla_tokenizer_open(tok, dir, err);
+    mem_free(dir);
+    return code;
+}
+
+static void write_ids(struct str *out, const struct calla_ids *ids) {
+    str_putc(out, '[');
+    for (size_t i = 0; i < ids->len; i++) str_printf(out, "%s%d", i ? "," : "", ids->data[i]);
+    str_putc(out, ']');
+}
+
+/* Ids as JSON list or as words. */
+int read_ids(const char *text, size_t n, struct calla_ids *ids, struct calla_error *err) {
+    size_t at = 0;
+    while (at < n) {
+        if (strchr(" \t\r\n,[]", text[at])) {
+            at++;
+            continue;
+        }
+        int64_t v = 0;
+        size_t from = at;
+        while (at < n && text[at] >= '0' && text[at] <= '9' && v < INT32_MAX) v = v * 10 + (text[at++] - '0');
+        if (at == from || v >= INT32_MAX) return err_set(err, CALLA_E_FORMAT, "byte %zu of the ids: a list of whole numbers is wanted", from);
+        int32_t id = (int32_t)v;
+        int code = calla_ids_append(ids, &id, 1, err);
+        if (code) return code;
+    }
+    return 0;
+}
+
+static int decode(const struct calla_tokenizer *tok, const struct calla_ids *ids, struct str *out, struct calla_error *err) {
+    struct calla_detok d;
+    calla_detok_init(&d, tok);
+    char *buf = NULL, tail[12];
+    size_t cap = 0, n;
+    int code = 0;
+    for (size_t i = 0; i < ids->len && !code; i++) {
+        if (ids->data[i] >= calla_tokenizer_size(tok))
+            code = err_set(err, CALLA_E_INVALID, "id %d is not in the vocabulary (0 to %d)", ids->data[i], calla_tokenizer_size(tok) - 1);
+        else code = calla_detok_feed(&d, ids->data[i], false, &buf, &cap, &n, err);
+        if (!code) str_append(out, buf, n);
+    }
+    if (!code) str_append(out, tail, calla_detok_finish(&d, tail));
+    calla_free(buf);
+    return code;
+}
+
+static int run_tokens(const struct command *self, int argc, char **argv, struct calla_error *err) {
+    const char *model = NULL;
+    bool do_decode = false, json = false, special = false;
+    struct option own[] = {
+        {OPTION_TEXT, "model", &model, "DIR", "checkpoint folder (default: the embedded mini model)", 0, 0},
+        {OPTION_FLAG, "decode", &do_decode, "", "ids to text", 0, 0},
+        {OPTION_FLAG, "json", &json, "", "{\"ids\": [...], \"tokens\": [...]} or {\"text\": ...}", 0, 0},
+        {OPTION_FLAG, "special", &special, "", "read control tokens spelled in the text", 0, 0},
+    };
+    const struct option_table tables[] = {{own, 4}};
+    char **rest;
+    int n_rest, code = options_parse(self, tables, 1, argc, argv, &rest, &n_rest, err);
+    if (code) return code;
+    struct str in = {0}, out = {0};
+    struct calla_ids ids = {0};
+    struct calla_tokenizer *tok = NULL;
+    for (int i = 0; i < n_rest; i++) {
+        if (i) str_putc(&in, ' ');
+        str_puts(&in, rest[i]);
+    }
+    if (!n_rest) code = read_stdin(&in, err);
+    const char *text = in.data ? in.data : "";
+    if (!code) code = open_tokenizer(model, &tok, err);
+    if (!code && do_decode) {
+        struct str plain = {0};
+        code = read_ids(text, in.len, &ids, err);
+        if (!code) code = decode(tok, &ids, &plain, err);
+        if (json) {
+            str_puts(&out, "{\"text\":");
+            json_write_string(&out, plain.data ? plain.data : "", plain.len);
+            str_putc(&out, '}');
+        } else str_slice(&out, str_view(&plain));
+        str_free(&plain);
+    } else if (!code) {
+        code = calla_encode(tok, text, in.len, special, &ids, err);
+        if (json) {
+            str_puts(&out, "{\"ids\":");
+            write_ids(&out, &ids);
+            str_puts(&out, ",\"tokens\":[");
+            for (size_t i = 0; i < ids.len; i++) {
+                size_t n;
+                const char *bytes = calla_token_bytes(tok, ids.data[i], &n);
+                if (i) str_putc(&out, ',');
+                json_write_string(&out, bytes, n);
+            }
+            str_puts(&out, "]}");
+        } else
+            for (size_t i = 0; i < ids.len; i++) str_printf(&out, "%s%d", i ? " " : "", ids.data[i]);
+    }
+    if (!code && out.failed) code = err_set(err, CALLA_E_MEMORY, "out of memory");
+    if (!code) {
+        fwrite(out.data ? out.data : "", 1, out.len, stdout);
+        fputc('\n', stdout);
+    }
+    calla_ids_free(&ids);
+    calla_tokenizer_close(tok);
+    str_free(&in);
+    str_free(&out);
+    return code;
+}
+
+static int run_prompt(const struct command *self, int argc, char **argv, struct calla_error *err) {
+    const char *model = NULL;
+    bool json = false, strict = false;
+    int think = -1;
+    struct option own[] = {
+        {OPTION_TEXT, "model", &model, "DIR", "checkpoint folder (default: the embedded mini model)", 0, 0},
+        {OPTION_CHOICE, "think", &think, "on|off", "over what the request's chat_template_kwargs say", 0, 0},
+        {OPTION_FLAG, "strict", &strict, "", "the template's own errors instead of the kinder behaviour", 0, 0},
+        {OPTION_FLAG, "json", &json, "", "{\"prompt\": text, \"ids\": [...]}", 0, 0},
+    };
+    const struct option_table tables[] = {{own, 4}};
+    char **rest;
+    int n_rest, code = options_parse(self, tables, 1, argc, argv, &rest, &n_rest, err);
+    if (code) return code;
+    if (n_rest > 1) return err_set(err, CALLA_E_USAGE, "one request file at a time");
+    struct str in = {0}, out = {0};
+    struct arena arena = {0};
+    struct json *root = NULL;
+    struct calla_prompt *prompt = NULL;
+    struct calla_tokenizer *tok = NULL;
+    struct calla_ids ids = {0};
+    code = read_input(n_rest ? rest[0] : "-", &in, err);
+    if (!code) code = json_parse(in.data ? in.data : "", in.len, &arena, &root, err);
+    if (!code) {
+        const struct json *messages = json_get(root, "messages"), *tools = json_get(root, "tools"), *kwargs = json_get(root, "chat_template_kwargs");
+        struct calla_chat_options o = {.strict = strict};
+        bool flag;
+        if (json_bool(json_get(kwargs, "enable_thinking"), &flag)) o.no_thinking = !flag;
+        if (json_bool(json_get(kwargs, "preserve_thinking"), &flag)) o.preserve_thinking = flag;
+        if (think >= 0) o.no_thinking = think == 1;
+        if (json_is(tools, JSON_NULL)) tools = NULL;
+        if (!messages) code = err_set(err, CALLA_E_INVALID, "the request has no messages");
+        else code = calla_chat_render(messages->raw.p, messages->raw.n, tools ? tools->raw.p : NULL, tools ? tools->raw.n : 0, &o, &prompt, err);
+    }
+    if (!code) code = open_tokenizer(model, &tok, err);
+    if (!code) code = calla_prompt_encode(prompt, tok, &ids, err);
+    if (!code) {
+        size_t n;
+        const char *text = calla_prompt_text(prompt, &n);
+        if (json) {
+            str_puts(&out, "{\"prompt\":");
+            json_write_string(&out, text, n);
+            str_puts(&out, ",\"ids\":");
+            write_ids(&out, &ids);
+            str_putc(&out, '}');
+        } else {
+            str_append(&out, text, n);
+            str_puts(&out, "\n---\n");
+            for (size_t i = 0; i < ids.len; i++) str_printf(&out, "%s%d", i ? " " : "", ids.data[i]);
+        }
+        fwrite(out.data, 1, out.len, stdout);
+        fputc('\n', stdout);
+    }
+    calla_ids_free(&ids);
+    calla_prompt_free(prompt);
+    calla_tokenizer_close(tok);
+    arena_free(&arena);
+    str_free(&in);
+    str_free(&out);
+    return code;
+}
+
+const struct command cmd_tokens = {"tokens", "text to token ids, and back with --decode", "[TEXT]", "Without TEXT standard input is read.", run_tokens};
+const struct command cmd_prompt = {"prompt", "a chat request's JSON to the exact prompt text and ids", "[FILE]",
+                                   "Without FILE, or with -, the request is read from standard input.", run_prompt};

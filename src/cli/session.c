@@ -1,0 +1,160 @@
+/* cli/session.c - see session.h. Owns the signal flag and nothing else global. */
+#include "cli/session.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include <errno.h>
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef __APPLE__
+#include <mach-o/dyld.h>
+#endif
+
+static bool program_path(char *out, size_t n) {
+#ifdef __APPLE__
+    uint32_t size = (uint32_t)n;
+    char link[PATH_MAX];
+    if (_NSGetExecutablePath(link, &size) != 0) return false;
+    char *real = realpath(link, NULL);
+    if (!real || strlen(real) >= n) { free(real); return false; }
+    memcpy(out, real, strlen(real) + 1);
+    free(real);
+    return true;
+#else
+    ssize_t got = readlink("/proc/self/exe", out, n - 1);
+    if (got <= 0) return false;
+    out[got] = 0;
+    return true;
+#endif
+}
+
+/* The model that ships with calla lies beside the program: ../models/mini in the source tree, ../share/calla/mini once installed. */
+static char *embedded_model(void) {
+    char path[PATH_MAX];
+    if (!program_path(path, sizeof path)) return NULL;
+    char *slash = strrchr(path, '/');
+    if (!slash) return NULL;
+    *slash = 0;
+    static const char *const places[] = {"../models/mini", "../share/calla/mini"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        char *dir = file_join(path, places[i]);
+        if (dir && file_is_dir(dir)) return dir;
+        mem_free(dir);
+    }
+    return NULL;
+}
+
+int session_model_dir(const struct common *c, char **dir, struct calla_error *err) {
+    if (c->model) {
+        *dir = mem_strdup(c->model);
+        return *dir ? 0 : err_set(err, CALLA_E_MEMORY, "out of memory");
+    }
+    *dir = embedded_model();
+    if (!*dir) return err_set(err, CALLA_E_NOT_FOUND, "no --model given, and the embedded mini model is not beside the program (../models/mini, ../share/calla/mini)");
+    if (!c->quiet) fprintf(stderr, "calla: no --model given: using the embedded mini model, a very small one for trying things out\n");
+    return 0;
+}
+
+static void print_log(void *ctx, int level, const char *line) {
+    (void)ctx;
+    if (level <= 1) fprintf(stderr, "calla: %s\n", line);
+}
+
+struct progress {
+    uint64_t started, last;
+    bool shown;
+};
+static struct progress progress_state;
+
+static void print_progress(void *ctx, uint64_t done, uint64_t total) {
+    (void)ctx;
+    struct progress *p = &progress_state;
+    uint64_t now = clock_ns(), gap = isatty(2) ? 200000000ull : 2000000000ull;
+    if (now - p->started < 1000000000ull || now - p->last < gap || !total) return;
+    p->last = now;
+    p->shown = true;
+    char a[32], b[32];
+    fprintf(stderr, "%scalla: loading %3.0f%% (%s of %s)%s", isatty(2) ? "\r" : "", 100.0 * (double)done / (double)total, human_bytes(done, a),
+            human_bytes(total, b), isatty(2) ? "" : "\n");
+}
+
+void session_engine_options(const struct common *c, const char *dir, int parallel, struct calla_options *out) {
+    *out = (struct calla_options){.model = dir,
+                                  .backend = c->backend,
+                                  .isa = c->isa,
+                                  .compute = c->compute ? CALLA_COMPUTE_FLOAT32 : CALLA_COMPUTE_DEFAULT,
+                                  .threads = c->threads,
+                                  .max_seq = c->max_seq,
+                                  .parallel = c->parallel ? c->parallel : parallel,
+                                  .memory = c->memory,
+                                  .log = c->quiet ? NULL : print_log,
+                                  .progress = c->quiet ? NULL : print_progress};
+}
+
+int session_open(struct session *s, const struct common *c, int parallel, unsigned flags, struct calla_error *err) {
+    memset(s, 0, sizeof *s);
+    int code = session_model_dir(c, &s->dir, err);
+    if (code) return code;
+    struct calla_options o;
+    session_engine_options(c, s->dir, parallel, &o);
+    progress_state = (struct progress){.started = clock_ns()};
+    code = calla_engine_open(&s->engine, &o, err);
+    if (progress_state.shown && isatty(2)) fprintf(stderr, "\r\033[K");
+    if (code) {
+        session_close(s);
+        return code;
+    }
+    calla_engine_info(s->engine, &s->info);
+    if (flags & SESSION_NEEDS_TEXT) {
+        code = calla_tokenizer_open(&s->tokenizer, s->dir, err);
+        if (!code && calla_tokenizer_size(s->tokenizer) > s->info.vocab)
+            code = err_set(err, CALLA_E_FORMAT, "%s: the tokenizer has %d ids, the model only %d", s->dir, calla_tokenizer_size(s->tokenizer), s->info.vocab);
+        if (code) session_close(s);
+    }
+    return code;
+}
+
+void session_close(struct session *s) {
+    calla_engine_close(s->engine);
+    calla_tokenizer_close(s->tokenizer);
+    mem_free(s->dir);
+    memset(s, 0, sizeof *s);
+}
+
+volatile sig_atomic_t session_interrupted;
+static void on_interrupt(int sig) {
+    (void)sig;
+    session_interrupted = 1;
+}
+void session_catch_interrupt(void) {
+    struct sigaction a = {.sa_handler = on_interrupt}; /* no SA_RESTART: a read at the prompt returns */
+    sigaction(SIGINT, &a, NULL);
+}
+
+int read_input(const char *path, struct str *out, struct calla_error *err) {
+    if (strcmp(path, "-")) return file_read(path, (size_t)1 << 30, out, err);
+    return read_stdin(out, err);
+}
+
+int read_stdin(struct str *out, struct calla_error *err) {
+    char buf[65536];
+    for (;;) {
+        ssize_t n = read(0, buf, sizeof buf);
+        if (n < 0 && errno == EINTR && !session_interrupted) continue;
+        if (n < 0) return err_set(err, CALLA_E_IO, "standard input: %s", strerror(errno));
+        if (n == 0) break;
+        str_append(out, buf, (size_t)n);
+    }
+    return out->failed ? err_set(err, CALLA_E_MEMORY, "standard input is too large for memory") : 0;
+}
+
+const char *human_bytes(uint64_t n, char buf[32]) {
+    static const char *const unit[] = {"bytes", "kB", "MB", "GB", "TB"};
+    double x = (double)n;
+    int u = 0;
+    while (x >= 1000 && u < 4) x /= 1000, u++;
+    snprintf(buf, 32, u ? "%.2f %s" : "%.0f %s", x, unit[u]);
+    return buf;
+}

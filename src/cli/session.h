@@ -1,0 +1,54 @@
+/* cli/session.h - what commands share: opening a model with notes and progress, and one streamed answer. */
+#ifndef CLI_SESSION_H
+#define CLI_SESSION_H
+#include "base/str.h"
+#include "calla.h"
+#include "calla_text.h"
+#include "cli/options.h"
+#include <signal.h>
+#include <stdio.h>
+
+struct session {
+    struct calla_engine *engine;
+    struct calla_tokenizer *tokenizer; /* NULL when the checkpoint has none and the command can do without */
+    struct calla_model_info info;
+    char *dir;                         /* the checkpoint's folder */
+};
+/* The folder --model names, or the embedded model (said on standard error unless quiet). Freed with mem_free. */
+int session_model_dir(const struct common *c, char **dir, struct calla_error *err);
+void session_engine_options(const struct common *c, const char *dir, int parallel, struct calla_options *out);
+enum { SESSION_NEEDS_TEXT = 1 };
+/* Engine and tokenizer; progress on standard error when loading takes longer than a second. parallel: sequences unless --parallel says. */
+int session_open(struct session *s, const struct common *c, int parallel, unsigned flags, struct calla_error *err);
+void session_close(struct session *s);
+
+/* Ctrl-C: while an answer is written it sets this flag instead of ending the program. */
+extern volatile sig_atomic_t session_interrupted;
+void session_catch_interrupt(void);
+
+struct answer_options {
+    bool thinking;               /* the answer begins inside a think block */
+    const char *tools;           /* JSON or NULL */
+    struct calla_sampling sampling;
+    int max_tokens;
+    bool raw;                    /* no parsing: text as it comes, control tokens skipped */
+    FILE *out;                   /* content; flushed as it comes; may be NULL */
+    FILE *thoughts;              /* reasoning, or NULL */
+    bool color;                  /* dim the reasoning */
+};
+struct answer {
+    struct str content, reasoning, calls; /* calls: a JSON array of tool_calls, or empty */
+    struct calla_usage usage;
+    bool interrupted;
+};
+/* Generate from ids; on CALLA_OK the answer is filled (also when interrupted). Free with answer_free. */
+int answer_generate(struct session *s, const int32_t *ids, size_t n, const struct answer_options *o, struct answer *a, struct calla_error *err);
+void answer_free(struct answer *a);
+
+/* All of standard input. */
+int read_stdin(struct str *out, struct calla_error *err);
+/* A file's text, or standard input for "-". */
+int read_input(const char *path, struct str *out, struct calla_error *err);
+/* "1.5 GB" (powers of 1000) into buf. */
+const char *human_bytes(uint64_t n, char buf[32]);
+#endif
