@@ -5,7 +5,8 @@
 #include <string.h>
 
 enum { SHORT_WORD = 48 }; /* bytes up to which a scan beats the heap */
-#define NO_RANK UINT32_MAX
+#define NO_RANK 0xFFFFFFu  /* the rank bits of FREE, so over every rank */
+#define FREE UINT64_MAX   /* an empty slot of the merges */
 #define ODD 0x9E3779B97F4A7C15ull /* 2^64 / golden ratio */
 
 /* ---- spellings ---- */
@@ -91,24 +92,36 @@ int bpe_index(struct bpe *b, struct calla_error *err) {
 
 /* ---- merges ---- */
 
-static size_t merge_home(const struct bpe *b, uint64_t pair) { return (size_t)((pair ^ pair >> 29) * ODD >> 20) & b->merge_mask; }
-
 /* The slot of the pair, or the free one where it would go. */
-static inline struct bpe_merge *merge_slot(const struct bpe *b, int32_t left, int32_t right) {
-    uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    for (size_t i = merge_home(b, pair);; i = (i + 1) & b->merge_mask) {
-        struct bpe_merge *m = &b->merges[i];
-        if (m->id < 0 || m->pair == pair) return m;
+static inline bpe_merge *merge_slot(const struct bpe *b, int32_t left, int32_t right) {
+    uint64_t pair = (uint64_t)left << 20 | (uint64_t)right;
+    for (size_t i = (size_t)((pair ^ pair >> 21) * ODD >> 24) & b->merge_mask;; i = (i + 1) & b->merge_mask) {
+        bpe_merge *m = &b->merges[i];
+        if (*m >> 24 == pair || *m == FREE) return m;
     }
 }
 
+/* The rank of joining two tokens; NO_RANK: they do not join. */
+static inline uint32_t rank_of(const struct bpe *b, int32_t left, int32_t right) { return (uint32_t)*merge_slot(b, left, right) & NO_RANK; }
+
+static int grow_merges(struct bpe *b, struct calla_error *err) {
+    if (b->n_merges < b->cap_merges) return 0;
+    size_t cap = b->cap_merges ? 2 * b->cap_merges : 4096;
+    if (cap > NO_RANK) return err_set(err, CALLA_E_UNSUPPORTED, "more than %zu merges", b->n_merges);
+    bpe_merge *merges = mem_resize(b->merges, cap, sizeof *merges);
+    if (merges) b->merges = merges;
+    int32_t *into = merges ? mem_resize(b->into, cap, sizeof *into) : NULL;
+    if (!into) return err_set(err, CALLA_E_MEMORY, "no memory for the merges");
+    b->into = into;
+    b->cap_merges = cap;
+    return 0;
+}
+
 int bpe_add_merge(struct bpe *b, struct slice left, struct slice right, struct calla_error *err) {
-    struct slice parts[] = {left, right};
-    int32_t id[2];
-    for (int i = 0; i < 2; i++) {
-        id[i] = bpe_find(b, parts[i]);
-        if (id[i] < 0) return err_set(err, CALLA_E_FORMAT, "merge %zu names a token that is not in the vocabulary", b->n_merges);
-    }
+    int rc = grow_merges(b, err);
+    if (rc) return rc;
+    int32_t l = bpe_find(b, left), r = bpe_find(b, right);
+    if (l < 0 || r < 0) return err_set(err, CALLA_E_FORMAT, "merge %zu names a token that is not in the vocabulary", b->n_merges);
     char small[256], *both = small;
     size_t n = left.n + right.n; /* each at most word_max */
     if (n > sizeof small && !(both = mem_alloc(n))) return err_set(err, CALLA_E_MEMORY, "no memory for the merges");
@@ -117,21 +130,14 @@ int bpe_add_merge(struct bpe *b, struct slice left, struct slice right, struct c
     int32_t into = bpe_find(b, (struct slice){both, n});
     if (both != small) mem_free(both);
     if (into < 0) return err_set(err, CALLA_E_FORMAT, "merge %zu makes a token that is not in the vocabulary", b->n_merges);
-    if (b->n_merges == b->cap_merges) {
-        size_t cap = b->cap_merges ? 2 * b->cap_merges : 4096;
-        struct bpe_merge *merges = cap < NO_RANK ? mem_resize(b->merges, cap, sizeof *merges) : NULL;
-        if (!merges) return err_set(err, CALLA_E_MEMORY, "no memory for the merges");
-        b->merges = merges;
-        b->cap_merges = cap;
-    }
-    b->merges[b->n_merges] = (struct bpe_merge){(uint64_t)(uint32_t)id[0] << 32 | (uint32_t)id[1], (uint32_t)b->n_merges, into};
-    b->n_merges++;
+    b->merges[b->n_merges] = (uint64_t)l << 44 | (uint64_t)r << 24 | b->n_merges;
+    b->into[b->n_merges++] = into;
     return 0;
 }
 
 /* Turn the list of merges into the hash table. */
 static int index_merges(struct bpe *b, struct calla_error *err) {
-    struct bpe_merge *list = b->merges;
+    bpe_merge *list = b->merges;
     size_t slots = 64;
     while (slots < 2 * b->n_merges) slots *= 2;
     b->merges = mem_array(slots, sizeof *b->merges);
@@ -140,11 +146,11 @@ static int index_merges(struct bpe *b, struct calla_error *err) {
         return err_set(err, CALLA_E_MEMORY, "no memory for the merges");
     }
     b->merge_mask = slots - 1;
-    for (size_t i = 0; i < slots; i++) b->merges[i].id = -1;
+    memset(b->merges, 0xFF, slots * sizeof *b->merges); /* FREE */
     int rc = 0;
     for (size_t i = 0; i < b->n_merges && !rc; i++) {
-        struct bpe_merge *m = merge_slot(b, (int32_t)(list[i].pair >> 32), (int32_t)(list[i].pair & UINT32_MAX));
-        if (m->id >= 0) rc = err_set(err, CALLA_E_FORMAT, "merges %u and %zu join the same pair", (unsigned)m->rank, i);
+        bpe_merge *m = merge_slot(b, (int32_t)(list[i] >> 44), (int32_t)(list[i] >> 24 & (BPE_IDS_MAX - 1)));
+        if (*m != FREE) rc = err_set(err, CALLA_E_FORMAT, "merges %u and %zu join the same pair", (unsigned)(*m & NO_RANK), i);
         *m = list[i];
     }
     mem_free(list);
@@ -153,24 +159,21 @@ static int index_merges(struct bpe *b, struct calla_error *err) {
 
 static int merge_word(const struct bpe *b, struct bpe_scratch *s, struct slice word, struct calla_ids *out, struct calla_error *err);
 
-int bpe_finish(struct bpe *b, bool whole_words, bool (*reserved)(const void *ctx, int32_t id), const void *ctx, struct calla_error *err) {
-    for (size_t i = 0; i < b->n_merges; i++) {
-        if (reserved(ctx, b->merges[i].id)) return err_set(err, CALLA_E_UNSUPPORTED, "merge %zu makes the added token %d", i, (int)b->merges[i].id);
-    }
-    int rc = index_merges(b, err);
+/* Keep in `words` only the spellings that merging (or, with whole_words, the rule) makes one token. */
+static int keep_whole(struct bpe *b, bool whole_words, bool (*reserved)(const void *ctx, int32_t id), const void *ctx, struct calla_error *err) {
     struct bpe_scratch scratch = {0};
     struct calla_ids ids = {0};
     size_t word_max = 0;
-    for (size_t i = 0; i <= b->word_mask && !rc; i++) {
-        struct bpe_word *w = &b->words[i];
-        if (w->id < 0) continue;
-        struct slice s = bpe_spelling(b, w->id);
+    int rc = 0;
+    for (int32_t id = 0; (size_t)id < b->n_ids && !rc; id++) {
+        struct slice s = bpe_spelling(b, id);
         ids.len = 0;
-        if (!whole_words) rc = merge_word(b, &scratch, s, &ids, err);
-        bool whole = whole_words || (ids.len == 1 && ids.data[0] == w->id);
-        if (reserved(ctx, w->id)) whole = false;
+        if (!whole_words && s.n) rc = merge_word(b, &scratch, s, &ids, err);
+        bool whole = (whole_words || (ids.len == 1 && ids.data[0] == id)) && !reserved(ctx, id);
         if (whole && s.n > word_max) word_max = s.n;
-        if (!whole) *w = (struct bpe_word){w->hash | 1, -1}; /* dropped, not free: later slots of its chain stay in reach */
+        if (whole || !s.n) continue;
+        struct bpe_word *w = word_slot(b, s, hash_bytes(s.p, s.n));
+        if (w->id == id) *w = (struct bpe_word){w->hash | 1, -1}; /* dropped, not free: later slots of its chain stay in reach */
     }
     b->word_max = word_max;
     bpe_scratch_free(&scratch);
@@ -178,42 +181,42 @@ int bpe_finish(struct bpe *b, bool whole_words, bool (*reserved)(const void *ctx
     return rc;
 }
 
+int bpe_finish(struct bpe *b, bool whole_words, bool (*reserved)(const void *ctx, int32_t id), const void *ctx, struct calla_error *err) {
+    for (size_t i = 0; i < b->n_merges; i++) {
+        if (reserved(ctx, b->into[i])) return err_set(err, CALLA_E_UNSUPPORTED, "merge %zu makes the added token %d", i, (int)b->into[i]);
+    }
+    int rc = index_merges(b, err);
+    return rc ? rc : keep_whole(b, whole_words, reserved, ctx, err);
+}
+
 void bpe_free(struct bpe *b) {
     str_free(&b->text);
     mem_free(b->spans);
     mem_free(b->words);
     mem_free(b->merges);
+    mem_free(b->into);
     *b = (struct bpe){0};
 }
 
 /* ---- the merge loop ---- */
 
 static int merge_short(const struct bpe *b, struct slice word, struct calla_ids *out, struct calla_error *err) {
-    int32_t id[SHORT_WORD], into[SHORT_WORD];
+    int32_t id[SHORT_WORD];
     uint32_t rank[SHORT_WORD]; /* of joining i and i+1 */
     size_t n = word.n;
     for (size_t i = 0; i < n; i++) id[i] = b->byte_id[(unsigned char)word.p[i]];
-    for (size_t i = 0; i + 1 < n; i++) {
-        const struct bpe_merge *m = merge_slot(b, id[i], id[i + 1]);
-        rank[i] = m->id < 0 ? NO_RANK : m->rank;
-        into[i] = m->id;
-    }
+    for (size_t i = 0; i + 1 < n; i++) rank[i] = rank_of(b, id[i], id[i + 1]);
     while (n > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++) {
             if (rank[i] < rank[best]) best = i;
         }
         if (rank[best] == NO_RANK) break;
-        id[best] = into[best];
+        id[best] = b->into[rank[best]];
         n--;
         memmove(id + best + 1, id + best + 2, (n - best - 1) * sizeof *id);
         memmove(rank + best, rank + best + 1, (n - best - 1) * sizeof *rank);
-        memmove(into + best, into + best + 1, (n - best - 1) * sizeof *into);
-        for (size_t i = best ? best - 1 : 0; i <= best && i + 1 < n; i++) {
-            const struct bpe_merge *m = merge_slot(b, id[i], id[i + 1]);
-            rank[i] = m->id < 0 ? NO_RANK : m->rank;
-            into[i] = m->id;
-        }
+        for (size_t i = best ? best - 1 : 0; i <= best && i + 1 < n; i++) rank[i] = rank_of(b, id[i], id[i + 1]);
     }
     return calla_ids_append(out, id, n, err);
 }
@@ -221,7 +224,6 @@ static int merge_short(const struct bpe *b, struct slice word, struct calla_ids 
 struct bpe_symbol {
     int32_t id, prev, next; /* places, -1: none */
     uint32_t rank;          /* of joining with the next one; NO_RANK: cannot, or this symbol is gone */
-    int32_t into;
 };
 
 /* The heap holds rank << 32 | place: its least is the lowest rank, then the leftmost place. Stale when the symbol there has another rank by now. */
@@ -260,13 +262,8 @@ static int reserve(struct bpe_scratch *s, size_t n, struct calla_error *err) {
 /* Look up the pair that begins at place i and make it a candidate. */
 static void consider(const struct bpe *b, struct bpe_scratch *s, size_t *heap_n, int32_t i) {
     struct bpe_symbol *x = &s->symbols[i];
-    x->rank = NO_RANK;
-    if (x->next < 0) return;
-    const struct bpe_merge *m = merge_slot(b, x->id, s->symbols[x->next].id);
-    if (m->id < 0) return;
-    x->rank = m->rank;
-    x->into = m->id;
-    heap_push(s->heap, heap_n, (uint64_t)m->rank << 32 | (uint32_t)i);
+    x->rank = x->next < 0 ? NO_RANK : rank_of(b, x->id, s->symbols[x->next].id);
+    if (x->rank != NO_RANK) heap_push(s->heap, heap_n, (uint64_t)x->rank << 32 | (uint32_t)i);
 }
 
 static int merge_long(const struct bpe *b, struct bpe_scratch *s, struct slice word, struct calla_ids *out, struct calla_error *err) {
@@ -275,7 +272,7 @@ static int merge_long(const struct bpe *b, struct bpe_scratch *s, struct slice w
     int32_t n = (int32_t)word.n;
     size_t heap_n = 0;
     for (int32_t i = 0; i < n; i++) {
-        s->symbols[i] = (struct bpe_symbol){b->byte_id[(unsigned char)word.p[i]], i - 1, i + 1 < n ? i + 1 : -1, NO_RANK, -1};
+        s->symbols[i] = (struct bpe_symbol){b->byte_id[(unsigned char)word.p[i]], i - 1, i + 1 < n ? i + 1 : -1, NO_RANK};
     }
     for (int32_t i = 0; i < n; i++) consider(b, s, &heap_n, i);
     while (heap_n) {
@@ -284,7 +281,7 @@ static int merge_long(const struct bpe *b, struct bpe_scratch *s, struct slice w
         struct bpe_symbol *x = &s->symbols[i];
         if (x->rank != key >> 32) continue;
         struct bpe_symbol *gone = &s->symbols[x->next];
-        x->id = x->into;
+        x->id = b->into[x->rank];
         x->next = gone->next;
         gone->rank = NO_RANK;
         if (x->next >= 0) s->symbols[x->next].prev = i;

@@ -19,18 +19,16 @@ struct bpe_word { /* slot of the open hash table from spelling to id; id < 0: fr
     uint32_t hash;
     int32_t id;
 };
-struct bpe_merge {
-    uint64_t pair; /* left id << 32 | right id */
-    uint32_t rank;
-    int32_t id;
-};
+/* Everything known of a pair in one word: left id << 44 | right id << 24 | rank. */
+typedef uint64_t bpe_merge;
 struct bpe {
     struct str text;          /* all spellings, end to end */
     struct bpe_span *spans;   /* [n_ids], cap */
     size_t n_ids, cap_ids;    /* n_ids: one more than the highest id */
     struct bpe_word *words;   /* [word_mask + 1]: after bpe_finish only the words that are one token */
     size_t word_mask;
-    struct bpe_merge *merges; /* [n_merges] in order of rank while loading; then [merge_mask + 1], an open hash table, id < 0: free */
+    bpe_merge *merges;        /* [n_merges] in order of rank while loading; then [merge_mask + 1], an open hash table */
+    int32_t *into;            /* [n_merges], cap: the token that the merge of a rank makes */
     size_t n_merges, cap_merges, merge_mask;
     int32_t byte_id[256];
     size_t word_max;          /* bytes of the longest spelling in words */

@@ -69,6 +69,8 @@ static const struct rule added_rule[] = {{"id", NULL, true},          {"content"
 
 /* ---- the reader ---- */
 
+enum { ALPHABET = 256 + 68 }; /* 188 printable bytes keep their code points, 68 get new ones */
+
 enum top { VERSION, TRUNCATION, PADDING, ADDED, NORMALIZER, PRE_TOKENIZER, POST_PROCESSOR, DECODER, MODEL, N_TOP };
 static const struct rule top_rules[N_TOP] = {{"version", NULL, false},       {"truncation", "null", false}, {"padding", "null", false},
                                              {"added_tokens", NULL, false},  {"normalizer", NULL, false},   {"pre_tokenizer", NULL, true},
@@ -98,14 +100,14 @@ struct reader {
     struct slice top[N_TOP];     /* raw values; NULL: absent */
     struct slice model[N_MODEL];
     struct foreign *foreign;
-    int16_t byte_of[324];        /* byte-level alphabet: code point to byte, or -1 */
+    int16_t byte_of[ALPHABET];   /* byte-level alphabet: code point to byte, or -1 */
     struct str a, b;             /* decoded spellings */
 };
 
 /* Printable Latin-1 stands for itself, every other byte for a code point from U+0100 on, in order. */
-static void fill_alphabet(int16_t byte_of[324]) {
+static void fill_alphabet(int16_t byte_of[ALPHABET]) {
     int next = 256;
-    for (int i = 0; i < 324; i++) byte_of[i] = -1;
+    for (int i = 0; i < ALPHABET; i++) byte_of[i] = -1;
     for (int c = 0; c < 256; c++) {
         bool printable = (c > 32 && c < 127) || (c > 160 && c != 173);
         byte_of[printable ? c : next++] = (int16_t)c;
@@ -114,12 +116,21 @@ static void fill_alphabet(int16_t byte_of[324]) {
 
 /* The bytes that a byte-level spelling stands for; false if a character is not of its alphabet. */
 static bool to_bytes(const struct reader *r, struct slice spelling, struct str *out) {
+    char chunk[64];
+    size_t n = 0;
     str_clear(out);
     for (size_t at = 0, used; at < spelling.n; at += used) {
-        uint32_t c = utf8_decode(spelling.p + at, spelling.n - at, &used);
-        if (c >= 324 || r->byte_of[c] < 0) return false;
-        str_putc(out, (char)r->byte_of[c]);
+        uint32_t c = (unsigned char)spelling.p[at];
+        used = 1;
+        if (c >= 0x80) c = utf8_decode(spelling.p + at, spelling.n - at, &used);
+        if (c >= ALPHABET || r->byte_of[c] < 0) return false;
+        chunk[n++] = (char)r->byte_of[c];
+        if (n == sizeof chunk) {
+            str_append(out, chunk, n);
+            n = 0;
+        }
     }
+    str_append(out, chunk, n);
     return true;
 }
 
