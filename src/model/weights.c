@@ -160,8 +160,8 @@ int weights_load(struct weights *w, struct checkpoint *c, const struct model_con
         weights_free(w, be, config->layers);
         return l.rc;
     }
-    uint64_t experts = w->group_bytes[GROUP_EXPERTS], embedding = w->group_bytes[GROUP_EMBEDDING];
-    w->active_bytes = w->text_bytes - experts + experts / (uint64_t)config->experts * (uint64_t)config->top_k - embedding + embedding / (uint64_t)config->vocab;
+    const uint64_t *g = w->group_bytes;
+    w->active_bytes = g[GROUP_HEAD] + g[GROUP_GDN] + g[GROUP_ATTENTION] + g[GROUP_ROUTER] + g[GROUP_EXPERTS] / (uint64_t)config->experts * (uint64_t)config->top_k + g[GROUP_SHARED];
     if (progress) progress(ctx, c->bytes, c->bytes);
     return 0;
 }

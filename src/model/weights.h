@@ -25,7 +25,7 @@ struct weights {
     struct be_vector *norm;
     struct layer_weights *layers; /* [config.layers] */
     uint64_t parameters;          /* of the text model */
-    uint64_t active_bytes;        /* weight bytes that one token reads */
+    uint64_t active_bytes;        /* weight bytes that one token reads; norms and the embedding's one row (0.02%) are left out */
     uint64_t text_bytes;          /* of all tensors taken */
     uint64_t vision_bytes;        /* of the tensors skipped */
     uint64_t group_bytes[8];      /* for `info`, by enum weight_group */
