@@ -226,7 +226,7 @@ static int check_cover(struct reader *r, uint64_t data_size) {
                        " bytes of data are there); incomplete download? fetch it again",
                        r->path, last - data_size, data_size, last);
     }
-    qsort(r->entries, r->count, sizeof *r->entries, by_offset);
+    if (r->count > 0) qsort(r->entries, r->count, sizeof *r->entries, by_offset);
     for (size_t i = 0; i < r->count; i++) {
         struct entry *e = &r->entries[i];
         if (e->begin < at) return bad(r, e->tensor.name, "its data overlaps another tensor's");
@@ -242,7 +242,7 @@ static int finish(struct reader *r, const uint8_t *data) {
     struct safetensors *st = r->st;
     st->tensors = arena_array(&st->arena, r->count, sizeof *st->tensors);
     if (!st->tensors) return no_memory(r);
-    qsort(r->entries, r->count, sizeof *r->entries, by_name);
+    if (r->count > 0) qsort(r->entries, r->count, sizeof *r->entries, by_name);
     for (size_t i = 0; i < r->count; i++) {
         struct entry *e = &r->entries[i];
         if (i > 0 && strcmp(e[-1].tensor.name, e->tensor.name) == 0) return bad(r, e->tensor.name, "stands twice in the header");

@@ -146,8 +146,7 @@ static void invalid_documents(void **state) {
         "[1] // c",
         "\v1",
         "\f1",
-        "\xC2\xA0"
-        "1",
+        "\xC2\xA0 1",
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct arena a = {0};
