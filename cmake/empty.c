@@ -1,0 +1,2 @@
+/* an archive wants a source of its own */
+typedef int calla_empty;
