@@ -8,9 +8,29 @@
 #include <sys/sysctl.h>
 #endif
 
+#if defined(__x86_64__)
+static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+#elif defined(__aarch64__)
+static bool has_dotprod(void) {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */
+#elif defined(__APPLE__)
+    int has = 0;
+    size_t size = sizeof has;
+    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, NULL, 0) == 0 && has;
+#else
+    return false;
+#endif
+}
+#endif
+
 int cpu_isa_list(const struct cpu_kernels *out[CPU_ISAS]) {
     int n = 0;
     out[n++] = cpu_kernels_portable();
+#if defined(__x86_64__)
+    if (has_avx2()) out[n++] = cpu_kernels_avx2();
+#elif defined(__aarch64__)
+#endif
     return n;
 }
 
