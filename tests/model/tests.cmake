@@ -1,0 +1,11 @@
+# Whole-model tests: the forward pass over a back end against stored answers. Programs here also link the golden reader beside the oracle.
+foreach(stem test_golden_forward test_mini)
+  if(EXISTS ${CMAKE_SOURCE_DIR}/tests/model/${stem}.c)
+    add_executable(model_${stem} tests/model/${stem}.c tests/oracle/golden.c)
+    target_include_directories(model_${stem} PRIVATE tests tests/oracle)
+    target_compile_definitions(model_${stem} PRIVATE ${CALLA_TEST_DEFS})
+    target_link_libraries(model_${stem} PRIVATE room_model PkgConfig::CMOCKA)
+    add_test(NAME model/${stem} COMMAND model_${stem} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(model/${stem} PROPERTIES TIMEOUT 600)
+  endif()
+endforeach()
