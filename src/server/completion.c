@@ -1,0 +1,428 @@
+/* completion.c - see completion.h.
+ *
+ * A choice is: opened (the part of the turn that the prompt began is fed to the parser) -> generating -> done. An end-of-sequence id inside an open think
+ * block is one that the model quotes (it was asked about chat templates), not an end: the answer goes on after it, as a new request over prompt and
+ * generated ids, at most RESUME_LIMIT times.
+ */
+#include "server/completion.h"
+#include "base/clock.h"
+#include "server/cutoff.h"
+#include <string.h>
+
+#define RESUME_LIMIT 4
+
+struct choice {
+    struct calla_request *request;
+    const struct calla_ids *prompt;
+    struct calla_ids ids;          /* generated; kept for chat only, to resume from */
+    struct calla_detok detok;
+    struct calla_parser *parser;   /* chat */
+    struct cutoff cutoff;           /* text */
+    size_t generated, reasoning, cached;
+    int resumed;
+    bool opened, first, done, stopped /* by a stop string or the only call allowed */;
+};
+
+/* Which names a required call may have: the ids that go on spelling one of them. */
+struct names {
+    const struct calla_tokenizer *tok;
+    const char *const *name; /* [n] */
+    size_t n;
+};
+
+struct completion {
+    struct server *server;
+    const struct openai_options *options;
+    const struct chat_request *chat; /* NULL: text */
+    bool echo;
+    struct calla_prompt *prompt;     /* chat */
+    struct calla_ids *prompts;       /* [n_prompts] */
+    size_t n_prompts;
+    struct choice *choices;          /* [n_choices] */
+    int n_choices;
+    struct names names;
+    uint64_t submitted;
+    bool failed;
+    char *text; size_t text_cap;     /* the detokeniser's */
+    struct str clean;                /* text choices: what passed the stop strings */
+    /* during a step */
+    const struct completion_sink *sink;
+    struct choice *now;
+};
+
+/* ---- the mask of a required call's name ---- */
+
+static bool spells(const struct names *names, const char *text, size_t n) {
+    for (size_t i = 0; i < names->n; i++) {
+        size_t m = strlen(names->name[i]);
+        size_t both = n < m ? n : m;
+        if (memcmp(text, names->name[i], both) != 0) continue;
+        if (n <= m || (n == m + 1 && text[m] == '>') || (n == m + 2 && text[m] == '>' && text[m + 1] == '\n')) return true;
+    }
+    return false;
+}
+
+static bool name_mask(void *ctx, const int32_t *generated, size_t n, uint32_t *mask, int32_t vocab) {
+    const struct names *names = ctx;
+    char text[512];
+    size_t at = 0, m;
+    for (size_t i = 0; i < n; i++) {
+        const char *p = calla_token_bytes(names->tok, generated[i], &m);
+        if (at + m >= sizeof text / 2 || memchr(p, '>', m)) return false; /* the name is whole */
+        memcpy(text + at, p, m);
+        at += m;
+    }
+    int32_t size = calla_tokenizer_size(names->tok);
+    bool any = false;
+    for (int32_t id = 0; id < vocab && id < size; id++) {
+        const char *p = calla_token_bytes(names->tok, id, &m);
+        if (m == 0 || m >= sizeof text / 2 || calla_token_is_control(names->tok, id)) continue;
+        memcpy(text + at, p, m);
+        if (!spells(names, text, at + m)) continue;
+        mask[id / 32] |= 1u << (id % 32);
+        any = true;
+    }
+    return any;
+}
+
+/* ---- opening ---- */
+
+static int submit(struct completion *c, struct choice *choice, const int32_t *ids, size_t n, int limit, int seed_step, struct calla_error *err) {
+    struct calla_params params = calla_params_defaults();
+    size_t n_stops;
+    params.prompt = ids;
+    params.n_prompt = n;
+    params.max_tokens = limit;
+    params.stops = calla_tokenizer_stops(c->server->tokenizer, &n_stops);
+    params.n_stops = n_stops;
+    params.sampling = c->options->sampling;
+    params.sampling.seed += (uint64_t)seed_step; /* several answers of one seed differ, and each is reproducible */
+    params.top = c->options->top;
+    if (c->names.n && choice->resumed == 0) {
+        params.mask = name_mask;
+        params.hook_ctx = &c->names;
+    }
+    return calla_submit(c->server->engine, &params, &choice->request, err);
+}
+
+static int room_for(const struct completion *c, size_t n_prompt, int *limit, struct calla_error *err) {
+    int context = c->server->info.max_seq;
+    if (n_prompt >= (size_t)context) {
+        return err_param(err, CALLA_E_TOO_LONG, c->chat ? "messages" : "prompt", "the prompt has %zu tokens, but the context is %d; shorten it or raise --max-seq", n_prompt, context);
+    }
+    int room = context - (int)n_prompt;
+    *limit = c->options->max_tokens && c->options->max_tokens < room ? c->options->max_tokens : room;
+    return 0;
+}
+
+static int open_choice(struct completion *c, struct choice *choice, const struct calla_ids *prompt, int k, struct calla_error *err) {
+    int limit = 0, rc = room_for(c, prompt->len, &limit, err);
+    choice->prompt = prompt;
+    choice->first = true;
+    calla_detok_init(&choice->detok, c->server->tokenizer);
+    choice->cutoff = (struct cutoff){.stop = c->options->stop, .n = c->options->n_stop};
+    if (rc == 0 && c->chat) {
+        struct calla_parser_options options = calla_parser_defaults();
+        options.thinking = calla_prompt_thinking(c->prompt);
+        options.tools = c->chat->tools.n ? c->chat->tools.p : NULL;
+        options.tools_n = c->chat->tools.n;
+        options.stop = c->options->stop;
+        options.n_stop = c->options->n_stop;
+        rc = calla_parser_open(&choice->parser, &options, err);
+    }
+    return rc ? rc : submit(c, choice, prompt->data, prompt->len, limit, k, err);
+}
+
+static int open_all(struct completion *c, struct calla_error *err) {
+    int rc = 0;
+    c->n_choices = (int)c->n_prompts * c->options->n;
+    c->choices = mem_calloc((size_t)c->n_choices, sizeof *c->choices);
+    if (!c->choices) return err_set(err, CALLA_E_MEMORY, "completion: out of memory");
+    c->submitted = clock_ns();
+    for (int i = 0; i < c->n_choices && rc == 0; i++) rc = open_choice(c, &c->choices[i], &c->prompts[i / c->options->n], i % c->options->n, err);
+    return rc;
+}
+
+static struct completion *new_completion(struct server *server, const struct openai_options *options, size_t n_prompts) {
+    struct completion *c = mem_calloc(1, sizeof *c);
+    if (!c) return NULL;
+    c->server = server;
+    c->options = options;
+    c->n_prompts = n_prompts;
+    c->prompts = mem_calloc(n_prompts, sizeof *c->prompts);
+    if (c->prompts) return c;
+    mem_free(c);
+    return NULL;
+}
+
+int completion_chat(struct completion **out, struct server *server, const struct chat_request *r, struct calla_error *err) {
+    struct completion *c = new_completion(server, &r->options, 1);
+    if (!c) return err_set(err, CALLA_E_MEMORY, "completion: out of memory");
+    c->chat = r;
+    if (r->chat.force_call && !*r->chat.force_call) c->names = (struct names){server->tokenizer, r->names, r->n_names};
+    int rc = calla_chat_render(r->messages.p, r->messages.n, r->tools.n ? r->tools.p : NULL, r->tools.n, &r->chat, &c->prompt, err);
+    if (rc == 0) rc = calla_prompt_encode(c->prompt, server->tokenizer, &c->prompts[0], err);
+    if (rc == 0) rc = open_all(c, err);
+    if (rc == 0) *out = c;
+    else completion_free(c, false);
+    return rc;
+}
+
+int completion_text(struct completion **out, struct server *server, const struct text_request *r, struct calla_error *err) {
+    struct completion *c = new_completion(server, &r->options, r->n_prompts);
+    int rc = 0;
+    if (!c) return err_set(err, CALLA_E_MEMORY, "completion: out of memory");
+    c->echo = r->echo;
+    for (size_t i = 0; i < r->n_prompts && rc == 0; i++) {
+        const struct text_prompt *p = &r->prompts[i];
+        if (p->ids) rc = calla_ids_append(&c->prompts[i], p->ids, p->n_ids, err);
+        else rc = calla_encode(server->tokenizer, p->text.p, p->text.n, true, &c->prompts[i], err);
+        if (rc == 0 && c->prompts[i].len == 0) rc = err_param(err, CALLA_E_INVALID, "prompt", "prompt is empty");
+    }
+    if (rc == 0) rc = open_all(c, err);
+    if (rc == 0) *out = c;
+    else completion_free(c, false);
+    return rc;
+}
+
+/* ---- text to events ---- */
+
+static int choice_index(const struct completion *c) { return (int)(c->now - c->choices); }
+
+static int on_event(void *ctx, const struct calla_event *event) {
+    struct completion *c = ctx;
+    struct choice *choice = c->now;
+    if (event->kind == CALLA_EVENT_STOP) {
+        choice->stopped = true;
+        return 0;
+    }
+    if (!choice->opened && (event->kind == CALLA_EVENT_CONTENT || event->kind == CALLA_EVENT_REASONING)) return 0; /* the client's own words */
+    int rc = c->sink->event(c->sink->ctx, choice_index(c), event);
+    if (rc == 0 && event->kind == CALLA_EVENT_CALL_END && c->chat->one_call) {
+        choice->stopped = true;
+        return -1; /* nothing after the only call */
+    }
+    return rc;
+}
+
+static int feed(struct completion *c, const char *text, size_t n, bool control) {
+    struct choice *choice = c->now;
+    if (n == 0 || choice->stopped) return 0;
+    if (choice->parser) {
+        int rc = calla_parser_feed(choice->parser, text, n, control, on_event, c);
+        return rc < 0 && choice->stopped ? 0 : rc;
+    }
+    str_clear(&c->clean);
+    cutoff_feed(&choice->cutoff, text, n, &c->clean);
+    choice->stopped = choice->cutoff.hit;
+    if (c->clean.failed) return CALLA_E_MEMORY;
+    if (c->clean.len == 0) return 0;
+    return c->sink->event(c->sink->ctx, choice_index(c), &(struct calla_event){.kind = CALLA_EVENT_CONTENT, .text = c->clean.data, .n = c->clean.len});
+}
+
+/* What the prompt began of the answer itself: a forced call for the parser, the prompt's text for echo. */
+static int open_answer(struct completion *c, struct calla_error *err) {
+    struct choice *choice = c->now;
+    int rc = 0;
+    if (c->chat && c->chat->chat.force_call) {
+        size_t n;
+        const char *text = calla_prompt_opening(c->prompt, &n);
+        rc = feed(c, text, n, false);
+    } else if (c->echo) {
+        struct calla_detok detok;
+        char rest[12];
+        struct str text = {0};
+        size_t n;
+        calla_detok_init(&detok, c->server->tokenizer);
+        for (size_t i = 0; i < choice->prompt->len && rc == 0; i++) {
+            rc = calla_detok_feed(&detok, choice->prompt->data[i], false, &c->text, &c->text_cap, &n, err);
+            if (rc == 0) str_append(&text, c->text, n);
+        }
+        str_append(&text, rest, calla_detok_finish(&detok, rest));
+        if (rc == 0 && text.failed) rc = CALLA_E_MEMORY;
+        if (rc == 0) rc = c->sink->event(c->sink->ctx, choice_index(c), &(struct calla_event){.kind = CALLA_EVENT_CONTENT, .text = text.data, .n = text.len});
+        str_free(&text);
+    }
+    choice->opened = true;
+    return rc;
+}
+
+static int flush_detok(struct completion *c) {
+    char rest[12];
+    size_t n = calla_detok_finish(&c->now->detok, rest);
+    return feed(c, rest, n, false);
+}
+
+/* One id's text. A control token is fed by itself, so that the parser knows it for one. */
+static int feed_id(struct completion *c, int32_t id, struct calla_error *err) {
+    struct choice *choice = c->now;
+    size_t n;
+    int rc;
+    if (calla_token_is_control(c->server->tokenizer, id)) {
+        if ((rc = flush_detok(c)) != 0) return rc;
+        const char *p = calla_token_bytes(c->server->tokenizer, id, &n);
+        return feed(c, p, n, true);
+    }
+    rc = calla_detok_feed(&choice->detok, id, true, &c->text, &c->text_cap, &n, err);
+    return rc ? rc : feed(c, c->text, n, false);
+}
+
+/* ---- the end of a choice ---- */
+
+static int finish(struct completion *c, bool truncated) {
+    struct choice *choice = c->now;
+    struct metrics *m = &c->server->metrics;
+    int rc = 0;
+    if (!choice->stopped) rc = flush_detok(c);
+    if (rc == 0 && choice->parser && !choice->stopped) rc = calla_parser_finish(choice->parser, truncated, on_event, c);
+    if (rc < 0 && choice->stopped) rc = 0;
+    if (rc == 0 && !choice->parser && !choice->stopped) {
+        str_clear(&c->clean);
+        cutoff_finish(&choice->cutoff, &c->clean);
+        if (c->clean.len) {
+            rc = c->sink->event(c->sink->ctx, choice_index(c), &(struct calla_event){.kind = CALLA_EVENT_CONTENT, .text = c->clean.data, .n = c->clean.len});
+        }
+    }
+    if (choice->stopped) truncated = false; /* a stop string completed by the very last token */
+    bool calls = choice->parser && calla_parser_calls(choice->parser) > 0;
+    enum metrics_outcome outcome = truncated ? METRICS_LENGTH : calls ? METRICS_TOOL_CALLS : METRICS_STOP;
+    static const char *const reasons[] = {[METRICS_STOP] = "stop", [METRICS_LENGTH] = "length", [METRICS_TOOL_CALLS] = "tool_calls"};
+    if (rc == 0) rc = c->sink->finish(c->sink->ctx, choice_index(c), reasons[outcome]);
+    choice->done = true;
+    atomic_fetch_add(&m->choices[outcome], 1);
+    metrics_observe(&m->duration, (double)(clock_ns() - c->submitted) / 1e9);
+    return rc;
+}
+
+static void let_go(struct choice *choice) {
+    struct calla_usage usage;
+    if (!choice->request) return;
+    calla_request_usage(choice->request, &usage);
+    if (choice->resumed == 0) choice->cached = usage.cached_tokens;
+    calla_request_free(choice->request);
+    choice->request = NULL;
+}
+
+/* Go on after a quoted end-of-sequence id; *resumed false where there is no room left. */
+static int resume(struct completion *c, bool *resumed, struct calla_error *err) {
+    struct choice *choice = c->now;
+    struct calla_ids all = {0};
+    int limit = 0;
+    *resumed = false;
+    if (choice->resumed >= RESUME_LIMIT) return 0;
+    if (room_for(c, choice->prompt->len, &limit, err) != 0 || (size_t)limit <= choice->generated) return 0;
+    limit -= (int)choice->generated;
+    let_go(choice);
+    choice->resumed++;
+    int rc = calla_ids_append(&all, choice->prompt->data, choice->prompt->len, err);
+    if (rc == 0) rc = calla_ids_append(&all, choice->ids.data, choice->ids.len, err);
+    if (rc == 0) rc = submit(c, choice, all.data, all.len, limit, (int)(choice - c->choices) % c->options->n + choice->resumed, err);
+    calla_ids_free(&all);
+    *resumed = rc == 0;
+    return rc;
+}
+
+/* ---- a step ---- */
+
+static int on_token(struct completion *c, const struct calla_token *token, struct calla_error *err) {
+    struct choice *choice = c->now;
+    int rc = 0;
+    choice->generated++;
+    if (choice->first) {
+        choice->first = false;
+        metrics_observe(&c->server->metrics.first_token, (double)(clock_ns() - c->submitted) / 1e9);
+    }
+    if (choice->parser && calla_parser_in_reasoning(choice->parser)) choice->reasoning++;
+    if (c->chat) rc = calla_ids_append(&choice->ids, &token->id, 1, err);
+    if (rc) return rc;
+    if (token->is_stop) {
+        bool resumed = false;
+        if (choice->parser && calla_parser_in_reasoning(choice->parser)) rc = resume(c, &resumed, err);
+        if (rc || !resumed) return rc ? rc : finish(c, false);
+    }
+    if (c->options->top >= 0) rc = c->sink->token(c->sink->ctx, choice_index(c), token);
+    if (rc == 0) rc = feed_id(c, token->id, err);
+    if (rc == 0 && choice->stopped) rc = finish(c, false);
+    if (choice->done) let_go(choice);
+    return rc;
+}
+
+static int pull(struct completion *c, struct choice *choice, int timeout_ms, bool *moved, struct calla_error *err) {
+    struct calla_token token;
+    enum calla_step step = CALLA_STEP_WAIT;
+    c->now = choice;
+    int rc = choice->opened ? 0 : open_answer(c, err);
+    if (rc == 0) rc = calla_request_next(choice->request, timeout_ms, &step, &token, err);
+    if (rc) return rc;
+    if (step == CALLA_STEP_WAIT) return 0;
+    *moved = true;
+    if (step == CALLA_STEP_TOKEN) rc = on_token(c, &token, err);
+    else {
+        struct calla_usage usage;
+        calla_request_usage(choice->request, &usage);
+        if (usage.finish == CALLA_FINISH_CANCELLED) return err_set(err, CALLA_E_CLOSED, "the engine stopped before the answer was complete");
+        rc = finish(c, usage.finish == CALLA_FINISH_LENGTH);
+    }
+    if (choice->done) let_go(choice);
+    return rc;
+}
+
+int completion_step(struct completion *c, int timeout_ms, const struct completion_sink *sink, bool *done, struct calla_error *err) {
+    struct choice *waiting = NULL;
+    bool moved = false;
+    int rc = 0, left = 0;
+    c->sink = sink;
+    for (int i = 0; i < c->n_choices && rc == 0; i++) {
+        if (c->choices[i].done) continue;
+        waiting = &c->choices[i];
+        left++;
+        rc = pull(c, waiting, 0, &moved, err);
+    }
+    if (rc == 0 && !moved && waiting) rc = pull(c, waiting, left > 1 && timeout_ms > 5 ? 5 : timeout_ms, &moved, err);
+    *done = rc == 0;
+    for (int i = 0; i < c->n_choices; i++) *done &= c->choices[i].done;
+    if (rc == CALLA_E_MEMORY && err && err->code != rc) err_set(err, rc, "answer: out of memory; ask for less");
+    if (rc) c->failed = true;
+    return rc;
+}
+
+int completion_choices(const struct completion *c) { return c->n_choices; }
+
+void completion_usage(const struct completion *c, struct completion_usage *out) {
+    *out = (struct completion_usage){0};
+    for (size_t i = 0; i < c->n_prompts; i++) out->prompt_tokens += c->prompts[i].len;
+    for (int i = 0; i < c->n_choices; i++) {
+        const struct choice *choice = &c->choices[i];
+        if (i % c->options->n == 0) out->cached_tokens += choice->cached; /* as prompt_tokens: once per prompt */
+        out->completion_tokens += choice->generated;
+        out->reasoning_tokens += choice->reasoning;
+    }
+}
+
+void completion_free(struct completion *c, bool gone) {
+    if (!c) return;
+    struct completion_usage usage;
+    struct metrics *m = &c->server->metrics;
+    for (int i = 0; i < c->n_choices && c->choices; i++) {
+        struct choice *choice = &c->choices[i];
+        if (choice->request && !choice->done) atomic_fetch_add(&m->choices[gone ? METRICS_GONE : METRICS_ERROR], 1);
+        let_go(choice);
+        calla_parser_free(choice->parser);
+        cutoff_free(&choice->cutoff);
+        calla_ids_free(&choice->ids);
+    }
+    if (c->choices) {
+        completion_usage(c, &usage);
+        atomic_fetch_add(&m->prompt_tokens, usage.prompt_tokens);
+        atomic_fetch_add(&m->cached_tokens, usage.cached_tokens);
+        atomic_fetch_add(&m->completion_tokens, usage.completion_tokens);
+        atomic_fetch_add(&m->reasoning_tokens, usage.reasoning_tokens);
+    }
+    for (size_t i = 0; i < c->n_prompts; i++) calla_ids_free(&c->prompts[i]);
+    mem_free(c->prompts);
+    mem_free(c->choices);
+    calla_prompt_free(c->prompt);
+    str_free(&c->clean);
+    calla_free(c->text);
+    mem_free(c);
+}

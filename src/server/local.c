@@ -1,0 +1,122 @@
+/* local.c - what is answered on the connection's thread alone, never waiting for the engine: health, models, tokenize, detokenize, metrics. */
+#include "base/json.h"
+#include "server/fields.h"
+#include "server/route.h"
+#include "server/state.h"
+
+static bool ready(const struct server *s) { return atomic_load_explicit(&s->ready, memory_order_acquire); }
+
+void handle_health(struct http_exchange *x, struct http_reply *reply) {
+    struct server *s = x->server;
+    struct calla_stats stats = {0};
+    const char *state = "ok";
+    if (ready(s)) calla_engine_stats(s->engine, &stats);
+    if (atomic_load(&s->phase) != SERVER_SERVING) state = "stopping";
+    else if (!ready(s)) state = "loading";
+    else if (!stats.alive) state = "engine_dead";
+    reply->status = state[0] == 'o' ? 200 : 503;
+    reply->retry_after = reply->status == 503;
+    str_printf(&reply->body, "{\"status\":\"%s\",\"running\":%d,\"waiting\":%d}\n", state, stats.running, stats.waiting);
+}
+
+void handle_models(struct http_exchange *x, struct http_reply *reply) {
+    struct server *s = x->server;
+    str_puts(&reply->body, "{\"object\":\"list\",\"data\":[{\"id\":");
+    json_write_string(&reply->body, s->options.model_name, slice_of(s->options.model_name).n);
+    str_printf(&reply->body, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"calla\",\"context_length\":%d,\"max_model_len\":%d}]}\n", (long long)s->started,
+               s->info.max_seq, s->info.max_seq);
+    reply->status = 200;
+}
+
+void handle_metrics(struct http_exchange *x, struct http_reply *reply) {
+    struct server *s = x->server;
+    struct calla_stats stats;
+    if (ready(s)) calla_engine_stats(s->engine, &stats);
+    metrics_write(&s->metrics, ready(s) ? &stats : NULL, &reply->body);
+    reply->type = "text/plain; version=0.0.4; charset=utf-8";
+    reply->status = 200;
+}
+
+static int parse(struct http_exchange *x, struct arena *arena, struct json **root, struct calla_error *err) {
+    int rc = json_parse(x->body.p, x->body.n, arena, root, err);
+    if (rc) return err_prefix(err, "request body");
+    if ((*root)->type != JSON_OBJECT) return err_set(err, CALLA_E_INVALID, "request body: must be a JSON object");
+    return 0;
+}
+
+/* {"text" or "prompt", "special": read control tokens spelled in it} to {"tokens","count"}; {"messages","tools"?,...} is a chat to be rendered first. */
+static int tokenize(struct server *s, const struct json *root, struct calla_ids *ids, struct calla_error *err) {
+    const struct json *messages = NULL;
+    struct slice text = {NULL, 0};
+    bool special = false;
+    int rc;
+    if ((rc = field_string(root, "", "text", &text, err)) != 0) return rc;
+    if (!text.p && (rc = field_string(root, "", "prompt", &text, err)) != 0) return rc;
+    if ((rc = field_bool(root, "", "special", &special, err)) != 0) return rc;
+    if ((rc = field_array(root, "", "messages", &messages, err)) != 0) return rc;
+    if (text.p) return calla_encode(s->tokenizer, text.p, text.n, special, ids, err);
+    if (!messages) return field_fail(err, "", "text", "is missing");
+    const struct json *tools = NULL;
+    struct calla_prompt *prompt = NULL;
+    if ((rc = field_array(root, "", "tools", &tools, err)) != 0) return rc;
+    rc = calla_chat_render(messages->raw.p, messages->raw.n, tools ? tools->raw.p : NULL, tools ? tools->raw.n : 0, NULL, &prompt, err);
+    if (rc == 0) rc = calla_prompt_encode(prompt, s->tokenizer, ids, err);
+    calla_prompt_free(prompt);
+    return rc;
+}
+
+void handle_tokenize(struct http_exchange *x, struct http_reply *reply) {
+    struct calla_error err = {0};
+    struct arena arena = {0};
+    struct calla_ids ids = {0};
+    struct json *root;
+    int rc = parse(x, &arena, &root, &err);
+    if (rc == 0) rc = tokenize(x->server, root, &ids, &err);
+    if (rc) http_calla_error(reply, &err);
+    else {
+        str_printf(&reply->body, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", ids.len, x->server->info.max_seq);
+        for (size_t i = 0; i < ids.len; i++) str_printf(&reply->body, i ? ",%d" : "%d", (int)ids.data[i]);
+        str_puts(&reply->body, "]}\n");
+        reply->status = 200;
+    }
+    calla_ids_free(&ids);
+    arena_free(&arena);
+}
+
+static int detokenize(struct server *s, const struct json *root, struct str *out, struct calla_error *err) {
+    const struct json *list = NULL;
+    struct calla_detok detok;
+    char *buf = NULL, rest[12];
+    size_t cap = 0, n;
+    int rc = field_array(root, "", "tokens", &list, err);
+    if (rc) return rc;
+    if (!list) return field_fail(err, "", "tokens", "is missing");
+    calla_detok_init(&detok, s->tokenizer);
+    for (const struct json *v = list->child; v && rc == 0; v = v->next) {
+        int64_t id;
+        if (!json_int(v, &id) || id < 0 || id >= calla_tokenizer_size(s->tokenizer)) rc = field_fail(err, "", "tokens", "holds something that is not a token id below %d", (int)calla_tokenizer_size(s->tokenizer));
+        else if ((rc = calla_detok_feed(&detok, (int32_t)id, false, &buf, &cap, &n, err)) == 0) str_append(out, buf, n);
+    }
+    str_append(out, rest, calla_detok_finish(&detok, rest));
+    calla_free(buf);
+    return rc == 0 && out->failed ? err_set(err, CALLA_E_MEMORY, "detokenize: out of memory") : rc;
+}
+
+void handle_detokenize(struct http_exchange *x, struct http_reply *reply) {
+    struct calla_error err = {0};
+    struct arena arena = {0};
+    struct str text = {0};
+    struct json *root;
+    int rc = parse(x, &arena, &root, &err);
+    if (rc == 0) rc = detokenize(x->server, root, &text, &err);
+    if (rc) http_calla_error(reply, &err);
+    else {
+        struct slice view = str_view(&text);
+        str_puts(&reply->body, "{\"text\":");
+        json_write_string(&reply->body, view.p, view.n);
+        str_puts(&reply->body, "}\n");
+        reply->status = 200;
+    }
+    str_free(&text);
+    arena_free(&arena);
+}

@@ -1,0 +1,63 @@
+/* metrics.c - see metrics.h. */
+#include "server/metrics.h"
+
+static const double bounds[METRICS_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120};
+static const char *const outcomes[METRICS_OUTCOMES] = {"stop", "length", "tool_calls", "client_gone", "error"};
+
+void metrics_response(struct metrics *m, int status) {
+    int class = status / 100;
+    if (class >= 0 && class < 6) atomic_fetch_add_explicit(&m->responses[class], 1, memory_order_relaxed);
+}
+
+void metrics_observe(struct metrics_histogram *h, double seconds) {
+    int i = 0;
+    while (i < METRICS_BUCKETS && seconds > bounds[i]) i++;
+    atomic_fetch_add_explicit(&h->bucket[i], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&h->sum_us, (uint_fast64_t)(seconds * 1e6), memory_order_relaxed);
+}
+
+static void head(struct str *out, const char *name, const char *kind, const char *help) {
+    str_printf(out, "# HELP calla_%s %s\n# TYPE calla_%s %s\n", name, help, name, kind);
+}
+
+static void number(struct str *out, const char *name, const char *kind, const char *help, double value) {
+    head(out, name, kind, help);
+    str_printf(out, "calla_%s %.15g\n", name, value);
+}
+
+static void histogram(struct str *out, const char *name, const char *help, struct metrics_histogram *h) {
+    unsigned long long total = 0;
+    head(out, name, "histogram", help);
+    for (int i = 0; i < METRICS_BUCKETS; i++) {
+        total += atomic_load(&h->bucket[i]);
+        str_printf(out, "calla_%s_bucket{le=\"%g\"} %llu\n", name, bounds[i], total);
+    }
+    total += atomic_load(&h->bucket[METRICS_BUCKETS]);
+    str_printf(out, "calla_%s_bucket{le=\"+Inf\"} %llu\n", name, total);
+    str_printf(out, "calla_%s_sum %.6f\ncalla_%s_count %llu\n", name, (double)atomic_load(&h->sum_us) / 1e6, name, total);
+}
+
+void metrics_write(struct metrics *m, const struct calla_stats *stats, struct str *out) {
+    head(out, "http_responses_total", "counter", "HTTP answers by class of status.");
+    for (int i = 2; i < 6; i++) str_printf(out, "calla_http_responses_total{class=\"%dxx\"} %llu\n", i, (unsigned long long)atomic_load(&m->responses[i]));
+    head(out, "completions_total", "counter", "Generated answers by how they ended.");
+    for (int i = 0; i < METRICS_OUTCOMES; i++) {
+        str_printf(out, "calla_completions_total{finish=\"%s\"} %llu\n", outcomes[i], (unsigned long long)atomic_load(&m->choices[i]));
+    }
+    number(out, "prompt_tokens_total", "counter", "Prompt tokens of ended requests.", (double)atomic_load(&m->prompt_tokens));
+    number(out, "cached_tokens_total", "counter", "Prompt tokens that came from the prefix cache.", (double)atomic_load(&m->cached_tokens));
+    number(out, "completion_tokens_total", "counter", "Generated tokens.", (double)atomic_load(&m->completion_tokens));
+    number(out, "reasoning_tokens_total", "counter", "Generated tokens inside think blocks.", (double)atomic_load(&m->reasoning_tokens));
+    histogram(out, "time_to_first_token_seconds", "From submission to the first generated token.", &m->first_token);
+    histogram(out, "completion_seconds", "From submission to the end of a generated answer.", &m->duration);
+    number(out, "engine_up", "gauge", "1 if the engine is loaded and its thread runs.", stats && stats->alive);
+    if (!stats) return;
+    number(out, "engine_running", "gauge", "Requests being generated.", stats->running);
+    number(out, "engine_waiting", "gauge", "Requests in the queue.", stats->waiting);
+    number(out, "engine_requests_total", "counter", "Requests submitted to the engine.", (double)stats->requests);
+    number(out, "engine_failed_total", "counter", "Requests that the engine failed.", (double)stats->failed);
+    number(out, "engine_cancelled_total", "counter", "Requests cancelled.", (double)stats->cancelled);
+    number(out, "engine_steps_total", "counter", "Forward passes.", (double)stats->steps);
+    number(out, "engine_prefill_seconds_total", "counter", "Time spent in prompt passes.", stats->prefill_seconds);
+    number(out, "engine_decode_seconds_total", "counter", "Time spent in decode passes.", stats->decode_seconds);
+}

@@ -1,0 +1,24 @@
+/* route.c - see route.h. */
+#include "server/route.h"
+#include <string.h>
+
+static const struct route routes[] = {
+    {"/health", "GET", "GET, HEAD", true, true, handle_health},
+    {"/metrics", "GET", "GET, HEAD", false, true, handle_metrics},
+    {"/v1/models", "GET", "GET, HEAD", false, false, handle_models},
+    {"/v1/chat/completions", "POST", "POST", false, false, handle_chat},
+    {"/v1/completions", "POST", "POST", false, false, handle_text},
+    {"/v1/tokenize", "POST", "POST", false, false, handle_tokenize},
+    {"/v1/detokenize", "POST", "POST", false, false, handle_detokenize},
+};
+
+const struct route *route_find(const char *path) {
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+        if (strcmp(path, routes[i].path) == 0) return &routes[i];
+    }
+    return NULL;
+}
+
+bool route_accepts(const struct route *route, const char *method) {
+    return strcmp(method, route->method) == 0 || (strcmp(method, "HEAD") == 0 && strcmp(route->method, "GET") == 0);
+}

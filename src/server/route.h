@@ -1,0 +1,27 @@
+/* route.h - which handler answers which path and method. */
+#ifndef SERVER_ROUTE_H
+#define SERVER_ROUTE_H
+#include "server/http.h"
+
+struct route {
+    const char *path;
+    const char *method; /* GET also answers HEAD */
+    const char *allow;
+    bool open;          /* needs no API key */
+    bool always;        /* answers while loading and stopping, too */
+    void (*handle)(struct http_exchange *x, struct http_reply *reply);
+};
+/* NULL if there is no such path. The method is the caller's to compare. */
+const struct route *route_find(const char *path);
+bool route_accepts(const struct route *route, const char *method);
+
+/* answer.c */
+void handle_chat(struct http_exchange *x, struct http_reply *reply);
+void handle_text(struct http_exchange *x, struct http_reply *reply);
+/* local.c: what is answered without the engine */
+void handle_health(struct http_exchange *x, struct http_reply *reply);
+void handle_models(struct http_exchange *x, struct http_reply *reply);
+void handle_tokenize(struct http_exchange *x, struct http_reply *reply);
+void handle_detokenize(struct http_exchange *x, struct http_reply *reply);
+void handle_metrics(struct http_exchange *x, struct http_reply *reply);
+#endif

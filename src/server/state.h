@@ -1,0 +1,51 @@
+/* state.h - the server's own state, shared by the files of this room; owned by server.c.
+ *
+ * Invariants: engine and tokenizer are published together (ready is stored last, with release order) and never change afterwards; phase only
+ * grows; `running` counts exchanges from their headers to the end of their answer.
+ */
+#ifndef SERVER_STATE_H
+#define SERVER_STATE_H
+#include "calla.h"
+#include "calla_text.h"
+#include "server/metrics.h"
+#include "server/server.h"
+#include <netdb.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+
+struct MHD_Daemon;
+struct connection;
+
+#define SERVER_BODY_LIMIT   ((size_t)32 << 20)
+#define SERVER_BODIES_LIMIT ((size_t)256 << 20) /* request bodies held at once, all connections together */
+#define SERVER_HEAD_LIMIT   ((size_t)72 << 10)  /* one connection's pool: 64 KiB of header and what libmicrohttpd needs beside it */
+
+enum server_phase { SERVER_SERVING, SERVER_DRAINING, SERVER_ENDING /* running requests end now */ };
+
+struct server {
+    struct server_options options;   /* strings owned */
+    struct calla_engine *engine;     /* valid once ready */
+    const struct calla_tokenizer *tokenizer;
+    struct calla_model_info info;
+    atomic_bool ready;
+    atomic_int phase;                /* enum server_phase */
+    atomic_bool hurry;
+
+    struct sockaddr_storage address; /* bound */
+    int port, listener;
+    char host_name[256];             /* this machine's name, accepted as Host when the address bound is a wildcard */
+    struct MHD_Daemon *daemon;
+
+    pthread_mutex_t lock;            /* connections, running, watch_stop */
+    pthread_cond_t changed;          /* running fell, or watch_stop */
+    struct connection *connections;
+    int running;
+    bool watch_stop;
+    pthread_t watcher;               /* drops connections whose request does not arrive in time */
+    atomic_size_t body_bytes;
+
+    int64_t started;                 /* Unix seconds */
+    struct metrics metrics;
+};
+#endif
