@@ -1,0 +1,8 @@
+# JSON against Python's json (the other unit tests are found by name: cmake/tests.cmake).
+add_executable(json_echo tests/unit/base/json_echo.c)
+target_link_libraries(json_echo PRIVATE room_base)
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND)
+  add_test(NAME base/json_against_python
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/unit/base/json_against_python.py $<TARGET_FILE:json_echo> 5000)
+endif()
