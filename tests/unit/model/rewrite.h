@@ -17,7 +17,7 @@
 #include "checkpoint/safetensors.h"
 
 struct rewrite_tensor {
-    char name[160];
+    char name[192];
     enum st_dtype dtype;
     int dims;
     uint64_t shape[ST_MAX_DIMS];
