@@ -8,9 +8,9 @@
 
 /* JIT code starts on the thread's stack and moves to one of its own, up to STACK_MAX, only for texts that need it. */
 enum { PATTERN_MAX = 64 * 1024, STACK_MIN = 64 * 1024, STACK_MAX = 64 * 1024 * 1024 };
-#define MATCH_LIMIT 1000000000u /* steps for one word: far over what a linear pattern takes for the longest text */
-#define DEPTH_LIMIT 100000000u
-#define HEAP_LIMIT (1024u * 1024u) /* KiB, when there is no JIT */
+/* Steps for one word: what a linear pattern takes for the longest word of the text, and much more than any takes for a short one. */
+enum { STEPS_BASE = 10 * 1000 * 1000, STEPS_PER_BYTE = 16 };
+#define HEAP_LIMIT (1024u * 1024u) /* KiB, where there is no JIT */
 
 static const char white_space[] = "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
@@ -88,6 +88,7 @@ static int compile(struct pretoken *p, const struct str *pattern, struct calla_e
     pcre2_set_parens_nest_limit(context, 32);
     p->code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->len, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &number, &at, context);
     pcre2_compile_context_free(context);
+    if (!p->code && number == PCRE2_ERROR_HEAP_FAILED) return err_set(err, CALLA_E_MEMORY, "no memory for the split pattern");
     if (!p->code) {
         PCRE2_UCHAR why[128];
         pcre2_get_error_message(number, why, sizeof why);
@@ -103,7 +104,7 @@ static int compile(struct pretoken *p, const struct str *pattern, struct calla_e
 }
 
 int pretoken_open(struct pretoken *p, struct slice pattern, struct calla_error *err) {
-    *p = (struct pretoken){0};
+    *p = (struct pretoken){.options = PCRE2_NO_UTF_CHECK};
     struct str text = {0};
     int rc = 0;
     if (pattern.n == 0 || pattern.n > PATTERN_MAX) rc = err_set(err, CALLA_E_UNSUPPORTED, "a split pattern of %zu bytes", pattern.n);
@@ -126,12 +127,13 @@ int pretoken_start(struct pretoken_run *r, const struct pretoken *rule, struct s
     r->rule = rule;
     r->text = text;
     r->at = r->match_from = r->match_to = 0;
-    if (r->data) return 0;
-    r->data = pcre2_match_data_create(1, rule->memory);
-    r->context = pcre2_match_context_create(rule->memory);
+    if (!r->data) r->data = pcre2_match_data_create(1, rule->memory);
+    if (!r->context) r->context = pcre2_match_context_create(rule->memory);
     if (!r->data || !r->context) return err_set(err, CALLA_E_MEMORY, "no memory to split text into words");
-    pcre2_set_match_limit(r->context, MATCH_LIMIT);
-    pcre2_set_depth_limit(r->context, DEPTH_LIMIT);
+    size_t most = (UINT32_MAX - STEPS_BASE) / STEPS_PER_BYTE;
+    uint32_t steps = STEPS_BASE + STEPS_PER_BYTE * (uint32_t)(text.n < most ? text.n : most);
+    pcre2_set_match_limit(r->context, steps);
+    pcre2_set_depth_limit(r->context, steps);
     pcre2_set_heap_limit(r->context, HEAP_LIMIT);
     return 0;
 }
@@ -139,7 +141,7 @@ int pretoken_start(struct pretoken_run *r, const struct pretoken *rule, struct s
 /* Find the next match from r->at on; none: an empty one at the end of the text. */
 static int find(struct pretoken_run *r, struct calla_error *err) {
     for (;;) {
-        int rc = pcre2_match(r->rule->code, (PCRE2_SPTR)r->text.p, r->text.n, r->at, PCRE2_NO_UTF_CHECK, r->data, r->context);
+        int rc = pcre2_match(r->rule->code, (PCRE2_SPTR)r->text.p, r->text.n, r->at, r->rule->options, r->data, r->context);
         if (rc == PCRE2_ERROR_NOMATCH) {
             r->match_from = r->match_to = r->text.n;
             return 0;

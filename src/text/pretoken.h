@@ -14,6 +14,7 @@
 struct pretoken {
     pcre2_general_context *memory;
     pcre2_code *code;
+    uint32_t options; /* of each match; a test adds PCRE2_NO_JIT */
 };
 int pretoken_open(struct pretoken *p, struct slice pattern, struct calla_error *err); /* CALLA_E_UNSUPPORTED says which construct */
 void pretoken_close(struct pretoken *p);
@@ -25,8 +26,8 @@ struct pretoken_run {
     size_t at;                  /* next byte to give */
     size_t match_from, match_to; /* a match not yet given, if match_to > at */
     pcre2_match_data *data;
-    pcre2_match_context *context; /* made only for a text that needs more stack */
-    pcre2_jit_stack *stack;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;     /* made only for a text that needs more than the thread's stack */
 };
 /* text: valid UTF-8, borrowed until the walk ends. */
 int pretoken_start(struct pretoken_run *r, const struct pretoken *rule, struct slice text, struct calla_error *err);
