@@ -28,7 +28,7 @@ int nfc_open(struct nfc *t, struct calla_error *err) {
         utf8proc_ssize_t n = utf8proc_decompose_char(c, parts, DECOMPOSED_MAX, UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, NULL);
         if (n < 0 || n > DECOMPOSED_MAX) return err_set(err, CALLA_E_INTERNAL, "utf8proc decomposes U+%04X to %zd parts", (unsigned)c, n);
         if (n == 1 && parts[0] == c) continue;
-        set_active(t, (uint32_t)parts[n - 1]);
+        if (n > 1) set_active(t, (uint32_t)parts[n - 1]);
         n = utf8proc_normalize_utf32(parts, n, UTF8PROC_COMPOSE | UTF8PROC_STABLE);
         if (n != 1 || parts[0] != c) set_active(t, (uint32_t)c);
     }

@@ -93,9 +93,7 @@ static void test_added_token_as_text(void **state) {
         for (size_t i = 0; i < ids.len; i++) assert_false(calla_token_is_control(mini, ids.data[i]));
         struct str back = spell(&ids);
         assert_string_equal(back.data, text.data);
-        size_t before = ids.len;
         encode(text.data, text.len, true, &ids);
-        assert_true(ids.len < before);
         int found = 0;
         for (size_t i = 0; i < ids.len; i++) found += ids.data[i] == id;
         assert_int_equal(found, 1);
