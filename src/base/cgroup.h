@@ -6,6 +6,7 @@
 #define BASE_CGROUP_H
 #include <stdint.h>
 
-double cgroup_cpus(const char *root);             /* processors by the CPU quota (1.5 means 150%); 0 without a limit */
-uint64_t cgroup_memory_available(const char *root); /* bytes below the memory limit, page cache counted as free; UINT64_MAX without a limit */
+double cgroup_cpus(const char *root); /* processors by the CPU quota (1.5 means 150%); 0 without a limit */
+uint64_t
+cgroup_memory_available(const char *root); /* bytes below the memory limit, page cache counted as free; UINT64_MAX without a limit */
 #endif

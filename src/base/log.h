@@ -3,6 +3,6 @@
 #define BASE_LOG_H
 enum log_level { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG };
 typedef void log_fn(void *ctx, enum log_level level, const char *line);
-void log_to(log_fn *fn, void *ctx);      /* NULL: silent (the default). Set once, before threads start */
+void log_to(log_fn *fn, void *ctx); /* NULL: silent (the default). Set once, before threads start */
 void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 #endif

@@ -15,18 +15,18 @@ bool mem_add(size_t a, size_t b, size_t *out);
 
 /* Heap memory; NULL when there is none or the fault hook fires. n == 0 gives a unique pointer. */
 void *mem_alloc(size_t n);
-void *mem_calloc(size_t count, size_t size);                /* zeroed; NULL also when count*size overflows */
-void *mem_array(size_t count, size_t size);                 /* not zeroed; NULL also on overflow */
-void *mem_resize(void *p, size_t count, size_t size);       /* realloc with the same rules; p stays valid on NULL */
+void *mem_calloc(size_t count, size_t size);          /* zeroed; NULL also when count*size overflows */
+void *mem_array(size_t count, size_t size);           /* not zeroed; NULL also on overflow */
+void *mem_resize(void *p, size_t count, size_t size); /* realloc with the same rules; p stays valid on NULL */
 char *mem_strdup(const char *s);
-char *mem_strndup(const char *s, size_t n);                 /* exactly n bytes plus a NUL */
+char *mem_strndup(const char *s, size_t n); /* exactly n bytes plus a NUL */
 void mem_free(void *p);
 
 /* Zeroed anonymous pages straight from the system (64-byte aligned at least), touched only when used; for states, KV pages and scratch. */
 void *mem_map(size_t n);
 void mem_unmap(void *p, size_t n);
 
-/* Counters since start: allocations made (mem_alloc family and mem_map), and bytes now mapped by mem_map. */
+/* Counters since start: allocations asked for (mem_alloc family and mem_map), and bytes now mapped by mem_map (whole pages). */
 uint64_t mem_count(void);
 uint64_t mem_mapped(void);
 
@@ -39,8 +39,8 @@ struct arena {
     struct arena_block *blocks;
     size_t used; /* bytes handed out */
 };
-void *arena_alloc(struct arena *a, size_t n);               /* 16-byte aligned, not zeroed; NULL when out of memory */
+void *arena_alloc(struct arena *a, size_t n); /* 16-byte aligned, not zeroed; NULL when out of memory */
 void *arena_array(struct arena *a, size_t count, size_t size);
 char *arena_strndup(struct arena *a, const char *s, size_t n);
-void arena_free(struct arena *a);                           /* leaves an empty arena; {0} is a valid empty one */
+void arena_free(struct arena *a); /* leaves an empty arena; {0} is a valid empty one */
 #endif

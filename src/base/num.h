@@ -18,10 +18,26 @@ static inline uint16_t num_to_bf16(float f) {
     return (uint16_t)((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16);
 }
 /* Unaligned little-endian loads: checkpoint data may start at any byte. */
-static inline uint16_t num_load16(const void *p) { uint16_t v; memcpy(&v, p, 2); return v; }
-static inline uint32_t num_load32(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
-static inline uint64_t num_load64(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
-static inline float num_loadf(const void *p) { float v; memcpy(&v, p, 4); return v; }
+static inline uint16_t num_load16(const void *p) {
+    uint16_t v;
+    memcpy(&v, p, 2);
+    return v;
+}
+static inline uint32_t num_load32(const void *p) {
+    uint32_t v;
+    memcpy(&v, p, 4);
+    return v;
+}
+static inline uint64_t num_load64(const void *p) {
+    uint64_t v;
+    memcpy(&v, p, 8);
+    return v;
+}
+static inline float num_loadf(const void *p) {
+    float v;
+    memcpy(&v, p, 4);
+    return v;
+}
 
 /* SplitMix64's finaliser (Steele, Lea, Flood 2014) over (seed, counter): the same pair gives the same 64 bits on every machine. */
 static inline uint64_t num_random(uint64_t seed, uint64_t counter) {
@@ -31,7 +47,5 @@ static inline uint64_t num_random(uint64_t seed, uint64_t counter) {
     return z ^ (z >> 31);
 }
 /* In [0, 1), 53 bits. */
-static inline double num_uniform(uint64_t seed, uint64_t counter) {
-    return (double)(num_random(seed, counter) >> 11) * 0x1.0p-53;
-}
+static inline double num_uniform(uint64_t seed, uint64_t counter) { return (double)(num_random(seed, counter) >> 11) * 0x1.0p-53; }
 #endif

@@ -27,15 +27,16 @@ void str_puts(struct str *s, const char *cstr);
 void str_putc(struct str *s, char c);
 void str_slice(struct str *s, struct slice x);
 void str_printf(struct str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void str_clear(struct str *s);       /* length 0, keeps the memory and clears `failed` */
+void str_clear(struct str *s); /* length 0, keeps the memory and clears `failed` */
 void str_free(struct str *s);
-char *str_take(struct str *s);       /* hand the NUL-terminated data to the caller (mem_free); NULL if failed */
+char *str_take(struct str *s); /* hand the NUL-terminated data to the caller (mem_free); NULL if failed */
 struct slice str_view(const struct str *s);
 
 /* UTF-8 (RFC 3629: no overlong form, no surrogate, nothing over U+10FFFF). */
-#define UTF8_INVALID 0xFFFFFFFFu     /* bytes that can never begin or continue a character */
-#define UTF8_PARTIAL 0xFFFFFFFEu     /* a character cut short by the end of the input */
-uint32_t utf8_decode(const char *p, size_t n, size_t *used); /* n > 0; *used >= 1: for INVALID the maximal subpart to replace (Unicode 3.9), for PARTIAL all n */
+#define UTF8_INVALID 0xFFFFFFFFu /* bytes that can never begin or continue a character */
+#define UTF8_PARTIAL 0xFFFFFFFEu /* a character cut short by the end of the input */
+uint32_t utf8_decode(const char *p, size_t n,
+                     size_t *used); /* n > 0; *used >= 1: for INVALID the maximal subpart to replace (Unicode 3.9), for PARTIAL all n */
 size_t utf8_encode(uint32_t c, char out[4]);
 bool utf8_valid(const char *p, size_t n);
 void str_utf8_lossy(struct str *s, const char *p, size_t n); /* append, each invalid maximal subpart as U+FFFD */

@@ -15,19 +15,19 @@ enum st_dtype { ST_BOOL, ST_U8, ST_I8, ST_F8, ST_I16, ST_U16, ST_F16, ST_BF16, S
 #define ST_MAX_DIMS 8
 
 struct st_tensor {
-    const char *name;            /* owned by the file's arena */
+    const char *name; /* owned by the file's arena */
     enum st_dtype dtype;
     int dims;
     uint64_t shape[ST_MAX_DIMS];
-    const uint8_t *data;         /* into the map */
+    const uint8_t *data; /* into the map */
     uint64_t bytes;
 };
 struct safetensors {
     struct file_map map;
     struct arena arena;
-    struct st_tensor *tensors;   /* [count] sorted by name */
+    struct st_tensor *tensors; /* [count] sorted by name */
     size_t count;
-    uint64_t data_offset;        /* of the first data byte in the file */
+    uint64_t data_offset; /* of the first data byte in the file */
 };
 /* Header parsing alone, for tests and fuzzing: `file` are the bytes of a whole file (borrowed). */
 int st_parse(struct safetensors *st, const uint8_t *file, uint64_t size, const char *path, struct calla_error *err);
