@@ -5,7 +5,7 @@
 #include "server/wire.h"
 #include <string.h>
 
-void answer_free(struct answer *a, bool gone) {
+void wire_answer_free(struct answer *a, bool gone) {
     if (!a) return;
     if (a->completion) {
         struct completion_usage u;
@@ -28,11 +28,11 @@ static int start(struct answer *a, struct slice body, struct calla_error *err) {
     if (s->info.vocab > 0 && s->info.vocab < vocab) vocab = s->info.vocab;
     if (a->is_chat) {
         a->options = &a->chat.options;
-        rc = openai_read_chat(&a->chat, body, &s->options.defaults, vocab, err);
+        rc = openai_read_chat(&a->chat, body, &s->sampling, vocab, err);
         if (rc == 0) rc = completion_chat(&a->completion, s, &a->chat, err);
     } else {
         a->options = &a->text.options;
-        rc = openai_read_text(&a->text, body, &s->options.defaults, vocab, err);
+        rc = openai_read_text(&a->text, body, &s->sampling, vocab, err);
         if (rc == 0) rc = completion_text(&a->completion, s, &a->text, err);
     }
     if (rc) return rc;
@@ -59,7 +59,7 @@ static void handle(struct http_exchange *x, struct http_reply *reply, bool is_ch
     openai_new_id(a->id, sizeof a->id, is_chat ? "chatcmpl-" : "cmpl-");
     if (start(a, x->body, &err) != 0) {
         http_calla_error(reply, &err);
-        answer_free(a, false);
+        wire_answer_free(a, false);
         return;
     }
     if (a->options->stream) {
@@ -67,7 +67,7 @@ static void handle(struct http_exchange *x, struct http_reply *reply, bool is_ch
         return;
     }
     plain_answer(a, reply);
-    answer_free(a, reply->status == 0);
+    wire_answer_free(a, reply->status == 0);
 }
 
 void handle_chat(struct http_exchange *x, struct http_reply *reply) { handle(x, reply, true); }

@@ -1,7 +1,7 @@
 /* completion.c - see completion.h.
  *
  * A choice is: opened (the part of the turn that the prompt began is fed to the parser) -> generating -> done. An end-of-sequence id inside an open think
- * block is one that the model quotes (it was asked about chat templates), not an end: the answer goes on after it, as a new request over prompt and
+ * block or an open call is one that the model quotes (it was asked about chat templates), not an end: the answer goes on after it, as a new request over prompt and
  * generated ids, at most RESUME_LIMIT times.
  */
 #include "server/completion.h"
@@ -294,11 +294,14 @@ static int finish(struct completion *c, bool truncated) {
     return rc;
 }
 
+static struct calla_usage usage_of(const struct choice *choice) {
+    struct calla_usage usage = {0};
+    if (choice->request) calla_request_usage(choice->request, &usage);
+    return usage;
+}
+
 static void let_go(struct choice *choice) {
-    struct calla_usage usage;
-    if (!choice->request) return;
-    calla_request_usage(choice->request, &usage);
-    if (choice->resumed == 0) choice->cached = usage.cached_tokens;
+    if (choice->resumed == 0 && choice->request) choice->cached = usage_of(choice).cached_tokens;
     calla_request_free(choice->request);
     choice->request = NULL;
 }
@@ -337,7 +340,8 @@ static int on_token(struct completion *c, const struct calla_token *token, struc
     if (rc) return rc;
     if (token->is_stop) {
         bool resumed = false;
-        if (choice->parser && calla_parser_in_reasoning(choice->parser)) rc = resume(c, &resumed, err);
+        bool quoted = choice->parser && (calla_parser_in_reasoning(choice->parser) || calla_parser_in_call(choice->parser));
+        if (quoted) rc = resume(c, &resumed, err);
         if (rc || !resumed) return rc ? rc : finish(c, false);
     }
     if (c->options->top >= 0) rc = c->sink->token(c->sink->ctx, choice_index(c), token);
@@ -358,10 +362,9 @@ static int pull(struct completion *c, struct choice *choice, int timeout_ms, boo
     *moved = true;
     if (step == CALLA_STEP_TOKEN) rc = on_token(c, &token, err);
     else {
-        struct calla_usage usage;
-        calla_request_usage(choice->request, &usage);
-        if (usage.finish == CALLA_FINISH_CANCELLED) return err_set(err, CALLA_E_CLOSED, "the engine stopped before the answer was complete");
-        rc = finish(c, usage.finish == CALLA_FINISH_LENGTH);
+        enum calla_finish how = usage_of(choice).finish;
+        if (how == CALLA_FINISH_CANCELLED) return err_set(err, CALLA_E_CLOSED, "the engine stopped before the answer was complete");
+        rc = finish(c, how == CALLA_FINISH_LENGTH);
     }
     if (choice->done) let_go(choice);
     return rc;

@@ -19,7 +19,6 @@
 struct server_options server_defaults(void) {
     return (struct server_options){.host = "127.0.0.1",
                                    .model_name = "calla",
-                                   .defaults = calla_sampling_greedy(),
                                    .max_connections = 256,
                                    .read_seconds = 60,
                                    .send_seconds = 60,
@@ -112,6 +111,7 @@ int server_start(struct server **out, const struct server_options *options, stru
     if (gethostname(s->host_name, sizeof s->host_name - 1) != 0) s->host_name[0] = 0;
     signal(SIGPIPE, SIG_IGN);
     int rc = copy_options(&s->options, options, err);
+    if (options->sampling) s->sampling = *options->sampling;
     if (rc == 0) rc = listen_on(s, err);
     if (rc == 0 && engine && tokenizer) server_ready(s, engine, tokenizer);
     if (rc == 0) rc = connection_start(s, err);
@@ -127,6 +127,7 @@ void server_ready(struct server *s, struct calla_engine *engine, const struct ca
     s->engine = engine;
     s->tokenizer = tokenizer;
     calla_engine_info(engine, &s->info);
+    if (!s->options.sampling) s->sampling = s->info.sampling;
     atomic_store_explicit(&s->ready, true, memory_order_release);
 }
 

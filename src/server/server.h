@@ -19,14 +19,14 @@ struct server_options {
     const char *const *allowed_hosts; /* [n_allowed_hosts] names accepted in Host and Origin besides loopback and the bound address; "*": any */
     size_t n_allowed_hosts;
     const char *model_name;           /* what /v1/models lists and answers name when a request names no model; NULL: "calla" */
-    struct calla_sampling defaults;   /* for requests that do not say: generation_config.json's, or greedy. bias must be empty */
+    const struct calla_sampling *sampling; /* what holds where a request does not say, copied; NULL: what the checkpoint's generation_config.json names, else greedy */
     int max_connections;              /* open at once; further ones are closed unanswered. 0: 256 */
     int read_seconds;                 /* a request's head and body must arrive within this time, else 408. 0: 60 */
     int send_seconds;                 /* a client that takes no byte for this long is dropped. 0: 60 */
     int idle_seconds;                 /* between two requests of a connection. 0: 75 */
     int keepalive_ms;                 /* a stream that has nothing to send sends a comment this often. 0: 5000 */
 };
-/* Every field at its default, greedy sampling. */
+/* Every field at its default. */
 struct server_options server_defaults(void);
 
 struct server;

@@ -152,7 +152,7 @@ static long stream_read(void *ctx, char *buf, size_t max) {
 
 static void stream_free(void *ctx) {
     struct sse *s = ctx;
-    answer_free(s->a, true); /* of no effect on the counts where the answer is complete */
+    wire_answer_free(s->a, true); /* of no effect on the counts where the answer is complete */
     str_free(&s->out);
     mem_free(s);
 }
@@ -163,7 +163,7 @@ void sse_answer(struct answer *a, struct http_reply *reply) {
         struct calla_error err = {0};
         err_set(&err, CALLA_E_MEMORY, "answer: out of memory");
         http_calla_error(reply, &err);
-        answer_free(a, false);
+        wire_answer_free(a, false);
         return;
     }
     s->a = a;

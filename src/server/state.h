@@ -28,6 +28,7 @@ struct server {
     struct calla_engine *engine;     /* valid once ready */
     const struct calla_tokenizer *tokenizer;
     struct calla_model_info info;
+    struct calla_sampling sampling;  /* defaults of requests */
     atomic_bool ready;
     atomic_int phase;                /* enum server_phase */
     atomic_bool hurry;

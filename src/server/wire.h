@@ -46,6 +46,6 @@ void plain_answer(struct answer *a, struct http_reply *reply);
 /* sse.c: reply with a stream that owns `a` from now on. */
 void sse_answer(struct answer *a, struct http_reply *reply);
 /* answer.c */
-void answer_free(struct answer *a, bool gone);
+void wire_answer_free(struct answer *a, bool gone);
 
 #endif
