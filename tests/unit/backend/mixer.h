@@ -19,11 +19,6 @@ static struct backend *open_cpu(const char *isa, int threads, enum be_compute co
     return be;
 }
 static void close_cpu(struct backend *be) { be_ops(be)->close(be); }
-static void finish_pass(struct backend *be) {
-    struct calla_error err;
-    be_ops(be)->submit(be);
-    if (be_ops(be)->wait(be, &err)) fail_msg("%s", err.message);
-}
 
 /* Dimensions of a model with both mixers; what they do not use stands at small values. */
 static struct be_dims small_dims(void) {

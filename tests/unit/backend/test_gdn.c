@@ -95,6 +95,11 @@ static void run_ref(const struct be_dims *d, const struct weights *w, struct ref
 }
 
 /* ---- the back end ---- */
+static void finish_pass(struct backend *be) {
+    struct calla_error err;
+    be_ops(be)->submit(be);
+    if (be_ops(be)->wait(be, &err)) fail_msg("%s", err.message);
+}
 static void run_spans(struct backend *be, const struct be_dims *d, const struct weights *w, int layer, const struct rows *r, int n, const struct be_span *spans, int n_spans,
                       float *y) {
     const size_t heads = (size_t)d->value_heads, m = (size_t)n;
@@ -395,5 +400,5 @@ int main(void) {
         cmocka_unit_test(value_heads_pair_with_their_key_head), cmocka_unit_test(neighbours_do_not_matter), cmocka_unit_test(cuts_at_the_grid_change_no_bit),
         cmocka_unit_test(window_crosses_cuts), cmocka_unit_test(error_does_not_grow), cmocka_unit_test(long_runs_stay_bounded), cmocka_unit_test(odd_sizes_are_refused),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return RUN(tests);
 }
