@@ -104,6 +104,9 @@ static void answer(struct calla_engine *e, int seat, int row) {
         engine_retire(e, seat, CALLA_FINISH_ERROR, &err);
         return;
     }
+    pthread_mutex_lock(&e->lock);
+    e->stats.generated_tokens++;
+    pthread_mutex_unlock(&e->lock);
     bool stop = request_push(r, id, logprob, top, n_top);
     if (stop) engine_retire(e, seat, CALLA_FINISH_STOP, NULL);
     else if (r->n_ids == r->limit) engine_retire(e, seat, CALLA_FINISH_LENGTH, NULL);
@@ -124,37 +127,45 @@ static int score(struct calla_engine *e, struct calla_request *r, const struct s
     return 0;
 }
 
-/* What one span of the pass brought; its logits begin at row `first`. Returns the ids generated (0 or 1). */
-static int collect(struct calla_engine *e, const struct schedule_span *s, int first) {
+/* What one span of the pass brought; its logits begin at row `first`. */
+static void collect(struct calla_engine *e, const struct schedule_span *s, int first) {
     struct calla_request *r = e->running[s->item];
-    if (request_cancelled(r)) return 0;
+    if (request_cancelled(r)) return;
     if (r->computed < r->n_prompt) {
         struct calla_error err = {0};
         if (r->scored && score(e, r, s, first, &err) != 0) {
             engine_retire(e, s->item, CALLA_FINISH_ERROR, &err);
-            return 0;
+            return;
         }
         request_prefilled(r, s->rows);
-        if (r->computed < r->n_prompt) return 0;
+        if (r->computed < r->n_prompt) return;
     }
     answer(e, s->item, first + s->logits - 1);
-    return 1;
 }
 
-/* Time goes to prefill and decode by their share of the rows. */
-static void account(struct calla_engine *e, int n_spans, int generated, double elapsed) {
-    int prompt_rows = 0, decode_rows = 0;
+struct tally { int prompt_rows, decode_rows; };
+
+/* Count the pass, before any of its requests can end and its caller look. */
+static struct tally count_pass(struct calla_engine *e, int n_spans) {
+    struct tally t = {0, 0};
     for (int i = 0; i < n_spans; i++) {
         const struct schedule_item *item = &e->items[e->spans[i].item];
-        if (item->computed < item->n_prompt) prompt_rows += e->spans[i].rows;
-        else decode_rows++;
+        if (item->computed < item->n_prompt) t.prompt_rows += e->spans[i].rows;
+        else t.decode_rows++;
     }
     pthread_mutex_lock(&e->lock);
     e->stats.steps++;
-    e->stats.prompt_tokens += (uint64_t)prompt_rows;
-    e->stats.generated_tokens += (uint64_t)generated;
-    e->stats.prefill_seconds += elapsed * prompt_rows / (prompt_rows + decode_rows);
-    e->stats.decode_seconds += elapsed * decode_rows / (prompt_rows + decode_rows);
+    e->stats.prompt_tokens += (uint64_t)t.prompt_rows;
+    pthread_mutex_unlock(&e->lock);
+    return t;
+}
+
+/* Time goes to prefill and decode by their share of the rows. */
+static void count_time(struct calla_engine *e, struct tally t, double elapsed) {
+    double share = (double)t.prompt_rows / (t.prompt_rows + t.decode_rows);
+    pthread_mutex_lock(&e->lock);
+    e->stats.prefill_seconds += elapsed * share;
+    e->stats.decode_seconds += elapsed * (1 - share);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -164,7 +175,7 @@ void generate_step(struct calla_engine *e) {
         const struct calla_request *r = e->running[i];
         e->items[i] = (struct schedule_item){.computed = r->computed, .n_prompt = r->n_prompt, .scored = r->scored};
     }
-    int n_spans = schedule_pass(&e->limits, e->items, e->n_running, e->turn++, e->spans), first = 0, generated = 0;
+    int n_spans = schedule_pass(&e->limits, e->items, e->n_running, e->turn++, e->spans), first = 0;
     struct calla_error err = {0};
     int rc = run_pass(e, n_spans, &err);
     if (rc) {
@@ -172,10 +183,11 @@ void generate_step(struct calla_engine *e) {
         err_prefix(&err, "a step of %d requests failed", n_spans);
         log_line(LOG_ERROR, "%s", err.message);
     }
+    struct tally tally = count_pass(e, n_spans);
     for (int i = 0; i < n_spans; i++) {
         if (rc) engine_retire(e, e->spans[i].item, CALLA_FINISH_ERROR, &err);
-        else generated += collect(e, &e->spans[i], first);
+        else collect(e, &e->spans[i], first);
         first += e->spans[i].logits;
     }
-    account(e, n_spans, generated, (double)(clock_ns() - began) * 1e-9);
+    count_time(e, tally, (double)(clock_ns() - began) * 1e-9);
 }

@@ -59,7 +59,7 @@ static struct calla_plan plan_of(const struct calla_options *o, const struct mod
         .kv = p.kv,
         .scratch = p.scratch,
         .text = TEXT_ROOM + ids,
-        .total = p.total + TEXT_ROOM + ids,
+        .total = p.weights_copied + p.state + p.kv + p.scratch + TEXT_ROOM + ids,
     };
 }
 

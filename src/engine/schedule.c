@@ -1,6 +1,6 @@
 /* engine/schedule.c - see engine/schedule.h. */
 #include "engine/schedule.h"
-#include "backend/backend.h" /* BE_PAGE */
+#include "model/model.h" /* BE_PAGE */
 
 enum { COMPANY = 2 * BE_PAGE };
 

@@ -1,0 +1,160 @@
+/* The schedule as a pure function: limits, arrival order, the grid, the lone last row, scored prompts, progress; and the queue. */
+#include "base/num.h"
+#include "engine/queue.h"
+#include "engine/schedule.h"
+#include "model/model.h" /* BE_PAGE */
+#include "unit/unit.h"
+
+static const struct schedule_limits limits = {.chunk = 512, .company = 128, .logits = 64};
+
+static void check(const struct schedule_item *items, int n, unsigned turn, const struct schedule_span *want, int n_want) {
+    struct schedule_span got[8];
+    assert_int_equal(schedule_pass(&limits, items, n, turn, got), n_want);
+    for (int i = 0; i < n_want; i++) {
+        assert_int_equal(got[i].item, want[i].item);
+        assert_int_equal(got[i].rows, want[i].rows);
+        assert_int_equal(got[i].logits, want[i].logits);
+    }
+}
+
+static void single_passes(void **state) {
+    (void)state;
+#define ITEMS(...)       (const struct schedule_item[]){__VA_ARGS__}, COUNT(((const struct schedule_item[]){__VA_ARGS__}))
+#define SPANS(...)       (const struct schedule_span[]){__VA_ARGS__}, COUNT(((const struct schedule_span[]){__VA_ARGS__}))
+    check(NULL, 0, 0, NULL, 0);
+    check(ITEMS({0, 10}), 0, SPANS({0, 10, 1}));                                       /* a short prompt whole */
+    check(ITEMS({0, 1}), 0, SPANS({0, 1, 1}));                                         /* a prompt of one id */
+    check(ITEMS({10, 10}), 0, SPANS({0, 1, 1}));                                       /* decode */
+    check(ITEMS({0, 513 + 64}), 0, SPANS({0, 512, 0}));                                /* a chunk of a long one */
+    check(ITEMS({512, 513 + 64}), 0, SPANS({0, 64, 0}));                               /* the lone last row stands back */
+    check(ITEMS({576, 577}), 0, SPANS({0, 1, 1}));                                     /* and comes by itself */
+    check(ITEMS({0, 65}), 0, SPANS({0, 64, 0}));                                       /* the same where the chunk has room for all */
+    check(ITEMS({0, 66}), 0, SPANS({0, 66, 1}));
+    check(ITEMS({0, 500}, {5, 5}), 0, SPANS({1, 1, 1}, {0, 128, 0}));                  /* a small piece beside a decode step */
+    check(ITEMS({0, 100}, {5, 5}, {0, 100}), 0, SPANS({1, 1, 1}, {0, 100, 1}));        /* 28 rows left: no whole 64 of the next prompt */
+    check(ITEMS({0, 60}, {5, 5}, {0, 100}), 0, SPANS({1, 1, 1}, {0, 60, 1}, {2, 64, 0}));
+    check(ITEMS({0, 100}, {0, 100}, {0, 1000}), 0, SPANS({0, 100, 1}, {1, 100, 1}, {2, 256, 0}));
+    check(ITEMS({0, 1000, true}), 0, SPANS({0, 64, 64}));                              /* scored: as many rows as logits */
+    check(ITEMS({0, 1000, true}, {0, 20}), 0, SPANS({0, 64, 64}));                     /* no logits left for the other's last row */
+    check(ITEMS({0, 1000, true}, {0, 600}), 0, SPANS({0, 64, 64}, {1, 448, 0}));       /* but for its earlier ones */
+    check(ITEMS({0, 1000, true}, {5, 5}), 0, SPANS({1, 1, 1}));                        /* beside a decode step they take turns */
+    check(ITEMS({0, 1000, true}, {5, 5}), 1, SPANS({0, 64, 64}));
+    check(ITEMS({960, 1000, true}, {5, 5}), 0, SPANS({1, 1, 1}, {0, 40, 40}));         /* a piece that fits goes along */
+    check(ITEMS({0, 65, true}), 0, SPANS({0, 64, 64}));
+    check(ITEMS({64, 65, true}), 0, SPANS({0, 1, 1}));
+}
+
+/* ---- random mixes run to their end: every rule holds in every pass, cuts are where they would be alone, and nobody starves ---- */
+
+enum { MOST = 80 };
+struct mix {
+    uint64_t seed, drawn;
+    struct schedule_limits limits;
+    struct schedule_item items[MOST];
+    int steps[MOST]; /* ids still to generate; 0: gone */
+    int idle[MOST];  /* passes it sat out in a row though it decodes, or is the oldest prompt */
+    int parallel, left;
+};
+
+static int pick(struct mix *m, int n) { return (int)(num_random(m->seed, m->drawn++) % (uint64_t)n); }
+
+static void make_mix(struct mix *m, uint64_t seed) {
+    *m = (struct mix){.seed = seed};
+    m->parallel = m->left = 1 + pick(m, MOST);
+    m->limits = schedule_limits(BE_PAGE * (1 + pick(m, 8)), m->parallel > 64 ? m->parallel : 64);
+    assert_true(m->limits.company <= m->limits.chunk && m->limits.company % BE_PAGE == 0 && m->limits.company >= BE_PAGE);
+    for (int i = 0; i < m->parallel; i++) {
+        int longest = pick(m, 2) ? 200 : 2000, n = 1 + pick(m, longest);
+        m->items[i] = (struct schedule_item){0, n, pick(m, 4) == 0};
+        m->steps[i] = 1 + pick(m, 30);
+    }
+}
+
+/* One span against the rules; its item moves on. Returns its prompt rows. */
+static int follow(struct mix *m, int i, const struct schedule_span *s) {
+    struct schedule_item *item = &m->items[i];
+    if (item->computed == item->n_prompt) {
+        assert_int_equal(s->rows, 1);
+        assert_int_equal(s->logits, 1);
+        if (--m->steps[i] == 0) m->left--;
+        return 0;
+    }
+    item->computed += s->rows;
+    bool whole = item->computed == item->n_prompt;
+    assert_true(s->rows > 0 && item->computed <= item->n_prompt);
+    if (!whole) assert_int_equal(item->computed % BE_PAGE, 0);
+    if (whole && s->rows > 1) assert_int_not_equal(item->n_prompt % BE_PAGE, 1);
+    assert_int_equal(s->logits, item->scored ? s->rows : whole);
+    return s->rows;
+}
+
+static void pass(struct mix *m, unsigned turn) {
+    struct schedule_item now[MOST];
+    struct schedule_span spans[MOST];
+    int at[MOST], n = 0, oldest = -1, rows = 0, logits = 0, decoders = 0;
+    bool in[MOST] = {false};
+    for (int i = 0; i < m->parallel; i++) {
+        if (!m->steps[i]) continue;
+        if (oldest < 0 && m->items[i].computed < m->items[i].n_prompt) oldest = n;
+        at[n] = i;
+        now[n++] = m->items[i];
+    }
+    int used = schedule_pass(&m->limits, now, n, turn, spans);
+    assert_in_range(used, 1, n);
+    for (int k = 0; k < used; k++) {
+        assert_false(in[spans[k].item]);
+        in[spans[k].item] = true;
+        logits += spans[k].logits;
+        decoders += now[spans[k].item].computed == now[spans[k].item].n_prompt;
+        rows += follow(m, at[spans[k].item], &spans[k]);
+    }
+    assert_true(logits <= m->limits.logits);
+    assert_true(rows <= (decoders ? m->limits.company : m->limits.chunk));
+    for (int k = 0; k < n; k++) {
+        bool waits = !in[k] && (now[k].computed == now[k].n_prompt || k == oldest);
+        m->idle[at[k]] = waits ? m->idle[at[k]] + 1 : 0;
+        assert_true(m->idle[at[k]] <= 1);
+    }
+}
+
+static void random_mixes(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        struct mix m;
+        make_mix(&m, seed);
+        for (unsigned turn = 0; m.left > 0; turn++) {
+            assert_true(turn < 200000);
+            pass(&m, turn);
+        }
+    }
+}
+
+static void queue_order(void **state) {
+    (void)state;
+    struct calla_request r[5];
+    struct queue q = {0};
+    for (int i = 0; i < 5; i++) {
+        atomic_init(&r[i].cancel, false);
+        queue_push(&q, &r[i]);
+    }
+    assert_null(queue_pop_cancelled(&q));
+    atomic_store(&r[2].cancel, true);
+    atomic_store(&r[4].cancel, true);
+    assert_ptr_equal(queue_pop_cancelled(&q), &r[2]);
+    assert_ptr_equal(queue_pop_cancelled(&q), &r[4]);
+    assert_null(queue_pop_cancelled(&q));
+    assert_int_equal(q.n, 3);
+    queue_push(&q, &r[2]); /* behind what is last now */
+    static const int order[] = {0, 1, 3, 2};
+    for (int i = 0; i < 4; i++) assert_ptr_equal(queue_pop(&q), &r[order[i]]);
+    assert_null(queue_pop(&q));
+    queue_push(&q, &r[0]);
+    assert_ptr_equal(queue_pop_cancelled(&q), NULL);
+    assert_ptr_equal(queue_pop(&q), &r[0]);
+    assert_int_equal(q.n, 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(single_passes), cmocka_unit_test(random_mixes), cmocka_unit_test(queue_order)};
+    return RUN(tests);
+}
