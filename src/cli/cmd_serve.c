@@ -35,7 +35,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     struct option shared[COMMON_OPTIONS];
     common_options(&common, shared);
     struct server_options so = server_defaults();
-    const char *host = "127.0.0.1";
+    const char *host = "127.0.0.1", *called = NULL;
     struct option_list hosts = {0};
     int port = 8080, grace = 30;
     bool open_door = false;
@@ -47,7 +47,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         {OPTION_LIST, "allowed-host", &hosts, "NAME", "accept this Host (and Origin) besides loopback; may be repeated", 0, 0},
         {OPTION_INT, "max-connections", &so.max_connections, "N", "connections open at once (default 256)", 1, 65536},
         {OPTION_INT, "grace", &grace, "SECONDS", "how long running answers may go on after SIGTERM (default 30)", 0, 86400},
-        {OPTION_TEXT, "name", &so.model_name, "NAME", "how the model is called in /v1/models (default: its folder)", 0, 0},
+        {OPTION_TEXT, "name", &called, "NAME", "how the model is called in /v1/models (default: its folder)", 0, 0},
     };
     const struct option_table tables[] = {{own, sizeof own / sizeof *own}, {shared, COMMON_OPTIONS}};
     char **rest;
@@ -76,9 +76,8 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         so.allow_unauthenticated = open_door;
         so.allowed_hosts = hosts.item;
         so.n_allowed_hosts = (size_t)hosts.n;
-        if (!so.model_name) so.model_name = name;
+        so.model_name = called ? called : name;
         common.model = dir;
-        so.defaults = look.sampling;
         code = server_start(&running, &so, NULL, NULL, err);
     }
     if (!code) code = session_open(&s, &common, 4, SESSION_NEEDS_TEXT, err);
