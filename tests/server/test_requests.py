@@ -1,0 +1,171 @@
+"""Every documented field: honoured, or refused by its name; and what is not a request at all."""
+import json
+
+import pytest
+import requests
+from conftest import WEATHER
+
+TEXT = "/v1/completions"
+
+# field, a value that cannot be honoured, the param of the error
+REFUSED = [
+    ("messages", [], "messages"), ("messages", "hi", "messages"), ("messages", None, "messages"), ("messages", [1], "messages[0]"),
+    ("messages", [{"role": "user", "content": 1}], "messages[0].content"), ("messages", [{"role": "wizard", "content": "x"}], "messages[0].role"),
+    ("messages", [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "http://x"}}]}], "messages[0].content[1].type"),
+    ("messages", [{"role": "user", "content": "x"}, {"role": "tool", "content": [{"type": "input_audio"}]}], "messages[1].content[0].type"),
+    ("model", 3, "model"), ("stream", "yes", "stream"), ("stream", 1, "stream"), ("stream_options", {"include_usage": True}, "stream_options"),
+    ("max_tokens", 0, "max_tokens"), ("max_tokens", -1, "max_tokens"), ("max_tokens", 1.5, "max_tokens"), ("max_tokens", "9", "max_tokens"),
+    ("max_completion_tokens", 0, "max_completion_tokens"), ("temperature", -0.1, "temperature"), ("temperature", 2.1, "temperature"), ("temperature", "hot", "temperature"),
+    ("top_p", 1.1, "top_p"), ("top_p", -1, "top_p"), ("top_k", -2, "top_k"), ("top_k", 0.5, "top_k"), ("min_p", 2, "min_p"),
+    ("presence_penalty", 3, "presence_penalty"), ("frequency_penalty", -3, "frequency_penalty"), ("repetition_penalty", 0, "repetition_penalty"),
+    ("seed", 1.5, "seed"), ("seed", "x", "seed"), ("stop", "", "stop"), ("stop", [""], "stop"), ("stop", [1], "stop"), ("stop", ["a"] * 17, "stop"), ("stop", {}, "stop"),
+    ("n", 0, "n"), ("n", 17, "n"), ("logprobs", 1, "logprobs"), ("top_logprobs", 2, "top_logprobs"), ("logit_bias", {"x": 1}, "logit_bias"),
+    ("logit_bias", {"999999": 1}, "logit_bias"), ("logit_bias", {"5": 101}, "logit_bias"), ("logit_bias", [], "logit_bias"),
+    ("tools", {}, "tools"), ("tools", [1], "tools[0]"), ("tools", [{}], "tools[0].type"), ("tools", [{"type": "function"}], "tools[0].function"),
+    ("tools", [{"type": "function", "function": {}}], "tools[0].function.name"), ("tools", [{"type": "function", "function": {"name": "a>b"}}], "tools[0].function.name"),
+    ("tools", [{"type": "function", "function": {"name": "f", "parameters": 3}}], "tools[0].function.parameters"), ("tools", [{"type": "custom"}], "tools[0].type"),
+    ("tools", [{"type": "computer_use_preview"}], "tools[0].type"), ("tools", [WEATHER, WEATHER], "tools[1].function.name"),
+    ("tool_choice", "always", "tool_choice"), ("tool_choice", "required", "tool_choice"), ("tool_choice", 1, "tool_choice"),
+    ("tool_choice", {"type": "function", "function": {"name": "nobody"}}, "tool_choice.function.name"), ("tool_choice", {"type": "allowed_tools"}, "tool_choice.type"),
+    ("parallel_tool_calls", "no", "parallel_tool_calls"), ("response_format", {"type": "json_object"}, "response_format"),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}, "response_format"), ("response_format", "text", "response_format"),
+    ("reasoning_effort", "enormous", "reasoning_effort"), ("reasoning_effort", 1, "reasoning_effort"), ("chat_template_kwargs", [], "chat_template_kwargs"),
+    ("chat_template_kwargs", {"enable_thinking": "yes"}, "chat_template_kwargs.enable_thinking"), ("cache_salt", 1, "cache_salt"), ("user", 1, "user"), ("metadata", "x", "metadata"),
+    ("store", "x", "store"), ("functions", [{"name": "f"}], "functions"), ("function_call", "auto", "function_call"), ("audio", {"voice": "a"}, "audio"),
+    ("modalities", ["text", "audio"], "modalities"), ("web_search_options", {}, "web_search_options"), ("verbosity", "low", "verbosity"),
+]
+
+
+@pytest.mark.parametrize("field,value,param", REFUSED, ids=[f"{f}-{i}" for i, (f, _, _) in enumerate(REFUSED)])
+@pytest.mark.parametrize("stream", [False, True])
+def test_refused(server, field, value, param, stream):
+    if stream and field in ("stream", "stream_options"):
+        pytest.skip("the field at hand")
+    error = server.refuse(400, **({"stream": True} if stream else {}), **{field: value})
+    assert error["param"] == param and error["type"] == "invalid_request_error" and error["code"] == "invalid_request"
+
+
+def test_image_error_names_the_type(server):
+    error = server.refuse(400, messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])
+    assert "image_url" in error["message"]
+
+
+def test_null_is_absent(server):
+    fields = ["model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+              "repetition_penalty", "seed", "stop", "n", "logprobs", "top_logprobs", "logit_bias", "tools", "tool_choice", "parallel_tool_calls", "response_format",
+              "reasoning_effort", "chat_template_kwargs", "cache_salt", "user", "metadata", "store", "functions", "function_call", "audio", "modalities", "verbosity"]
+    answer = server.chat(server.script([{"text": "</think>ok"}]), **dict.fromkeys(fields))
+    assert answer["choices"][0]["message"]["content"] == "ok"
+
+
+def test_unknown_and_harmless_fields_are_ignored(server):
+    mark = server.script([{"text": "</think>ok"}])
+    body = {"messages": [{"role": "user", "content": mark, "id": "m1", "cache_control": {"type": "ephemeral"}, "name": "me"}], "store": True, "metadata": {"a": "b"}, "user": "me",
+            "service_tier": "auto", "prompt_cache_key": "k", "safety_identifier": "s", "prediction": {"type": "content", "content": "x"}, "made_up": {"deep": [1, {"er": None}]},
+            "response_format": {"type": "text", "extra": 1}, "modalities": ["text"], "verbosity": "medium", "cache_salt": "pepper", "stop": [], "tools": [],
+            "tool_choice": "auto", "logit_bias": {}}
+    answer = server.post(body)
+    assert answer.status_code == 200 and answer.json()["choices"][0]["message"]["content"] == "ok"
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "3", "{\"messages\":[}", "{\"a\":1,\"a\":2}", "{} x", "\x00", "{'a':1}", "{\"a\":NaN}", "\"\\ud800\"", "[" * 100000,
+                                  "{\"x\":" + "[" * 5000 + "]" * 5000 + "}", "{\"tools\":" + "{\"a\":" * 3000 + "1" + "}" * 3000 + "}"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", TEXT, "/v1/tokenize", "/v1/detokenize"])
+def test_not_a_request(server, body, path):
+    answer = server.post(body.encode("utf-8", "surrogatepass"), path)
+    assert answer.status_code == 400 and answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_invalid_utf8(server):
+    assert server.post(b'{"messages":[{"role":"user","content":"\xff"}]}').status_code == 400
+
+
+def test_too_long_a_prompt(start):
+    s = start(max_seq=64)
+    error = s.refuse(400, messages=[{"role": "user", "content": "word " * 200}])
+    assert error["code"] == "context_length_exceeded" and error["param"] == "messages"
+    assert s.refuse(400, TEXT, prompt="word " * 200)["param"] == "prompt"
+    assert s.chat(s.script([{"text": "x " * 500}]), reasoning_effort="none")["choices"][0]["finish_reason"] == "length"
+
+
+def test_full_queue_is_429(start):
+    s = start(env={"CALLA_PARALLEL": "1", "CALLA_QUEUE": "1"})
+    hold = s.script([{"hold": True}])
+    streams = [requests.post(s.url + "/v1/chat/completions", json={"messages": [{"role": "user", "content": hold}], "stream": True}, stream=True) for _ in range(2)]
+    answer = s.post({"messages": [{"role": "user", "content": "x"}]})
+    assert answer.status_code == 429 and int(answer.headers["Retry-After"]) >= 1 and answer.json()["error"]["code"] == "busy"
+    streams[0].close()
+    streams[1].close()
+    s.wait(lambda: s.stats()["running"] == 0)
+    assert s.post({"messages": [{"role": "user", "content": "x"}], "n": 3}).status_code == 429  # the two that fit are given back
+    s.wait(lambda: s.stats() == {"status": "ok", "running": 0, "waiting": 0})
+
+
+# ---- text completions, tokens, metrics ----
+
+def test_text_completion(server):
+    mark = server.script([{"text": " in a land. <think>kept</think> STOP here"}])
+    answer = server.post({"prompt": "Once upon a time " + mark, "max_tokens": 100, "stop": "STOP", "logprobs": 2}, TEXT).json()
+    choice = answer["choices"][0]
+    assert answer["object"] == "text_completion" and choice["text"] == " in a land. <think>kept</think> " and choice["finish_reason"] == "stop"
+    assert len(choice["logprobs"]["tokens"]) == len(choice["logprobs"]["token_logprobs"]) == len(choice["logprobs"]["text_offset"]) == len(choice["logprobs"]["top_logprobs"])
+    assert server.submitted()[-1]["prompt"].startswith("Once upon") and choice["logprobs"]["text_offset"][0] == 0
+    chunks, _ = server.stream(path=TEXT, prompt="Once upon a time " + mark, max_tokens=100, stop="STOP", logprobs=2, stream_options={"include_usage": True})
+    assert "".join(c["choices"][0]["text"] for c in chunks if c["choices"]) == choice["text"] and chunks[-1]["usage"] == answer["usage"]
+    assert [t for c in chunks if c["choices"] for t in c["choices"][0]["logprobs"]["tokens"]] == choice["logprobs"]["tokens"]
+
+
+def test_text_completion_prompts(server):
+    mark = server.script([{"text": "x"}])
+    ids = server.post({"text": "a list " + mark}, "/v1/tokenize").json()["tokens"]
+    answer = server.post({"prompt": ["one " + mark, ids], "n": 2, "echo": True}, TEXT)
+    if answer.status_code == 400:  # a mixed list is allowed, one by one
+        raise AssertionError(answer.text)
+    answer = answer.json()
+    assert [c["index"] for c in answer["choices"]] == [0, 1, 2, 3]
+    assert [c["text"] for c in answer["choices"]] == ["one " + mark + "x"] * 2 + ["a list " + mark + "x"] * 2
+    assert server.post({"prompt": ids}, TEXT).json()["choices"][0]["text"] == "x"
+    assert server.post({"prompt": "six " + mark}, TEXT).json()["usage"]["prompt_tokens"] == server.submitted()[-1]["n_prompt"]
+
+
+@pytest.mark.parametrize("fields,param", [({}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": [[]]}, "prompt"), ({"prompt": [1, -1]}, "prompt"), ({"prompt": [10**9]}, "prompt"),
+                                          ({"prompt": "x", "suffix": "y"}, "suffix"), ({"prompt": "x", "best_of": 2}, "best_of"), ({"prompt": ["x"] * 17}, "prompt"),
+                                          ({"prompt": ["x"] * 9, "n": 2}, "n"), ({"prompt": "x", "logprobs": 21}, "logprobs"), ({"prompt": "x", "max_tokens": 0}, "max_tokens")])
+def test_text_refused(server, fields, param):
+    assert server.refuse(400, TEXT, **fields)["param"] == param
+
+
+def test_tokenize_and_back(server):
+    text = "Hello <|im_end|> 漢字 🙂"
+    plain = server.post({"text": text}, "/v1/tokenize").json()
+    special = server.post({"text": text, "special": True}, "/v1/tokenize").json()
+    assert plain["count"] == len(plain["tokens"]) > special["count"]
+    for tokens in (plain["tokens"], special["tokens"]):
+        assert server.post({"tokens": tokens}, "/v1/detokenize").json() == {"text": text}
+    chat = server.post({"messages": [{"role": "user", "content": "hi"}]}, "/v1/tokenize").json()
+    assert server.post({"tokens": chat["tokens"]}, "/v1/detokenize").json()["text"].startswith("<|im_start|>user\nhi<|im_end|>")
+    for path, body in (("/v1/tokenize", {}), ("/v1/tokenize", {"text": 1}), ("/v1/detokenize", {"tokens": [-1]}), ("/v1/detokenize", {"tokens": ["a"]}), ("/v1/detokenize", {})):
+        assert server.refuse(400, path, **body)["param"] in ("text", "tokens")
+
+
+def test_models(server):
+    answer = requests.get(server.url + "/v1/models").json()
+    assert answer["object"] == "list" and answer["data"][0]["id"] == "test-model" and answer["data"][0]["context_length"] == 32768
+    assert server.client().models.list().data[0].id == "test-model"
+
+
+def test_metrics(server):
+    def read():
+        answer = requests.get(server.url + "/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
+        assert all(len(line.split(" ")) == 2 and float(line.split(" ")[1]) >= 0 for line in lines)
+        return {line.split(" ")[0]: float(line.split(" ")[1]) for line in lines}
+
+    before = read()
+    usage = server.chat(server.script([{"text": "one two"}]), reasoning_effort="none")["usage"]
+    server.wait(lambda: read()["calla_completion_tokens_total"] > before["calla_completion_tokens_total"])
+    after = read()
+    assert after["calla_completion_tokens_total"] - before["calla_completion_tokens_total"] == usage["completion_tokens"]
+    assert after['calla_completions_total{finish="stop"}'] - before['calla_completions_total{finish="stop"}'] == 1
+    assert after["calla_time_to_first_token_seconds_count"] - before["calla_time_to_first_token_seconds_count"] == 1 and after["calla_engine_up"] == 1
