@@ -1,7 +1,7 @@
 /* engine/engine.c - open and close, the door for requests, and the thread that serves them.
  *
- * The thread's life: sweep (end what was cancelled, seat what waits), one step over all that run, again; asleep while nothing runs or waits.
- * States of the engine: open -> closing (calla_engine_close; nothing is accepted) -> gone.
+ * The thread's life: sweep (end what was cancelled, seat what waits), one step over all that run, again; asleep while nothing runs or
+ * waits. States of the engine: open -> closing (calla_engine_close; nothing is accepted) -> gone.
  */
 #include "base/log.h"
 #include "engine/engine_private.h"
@@ -21,7 +21,8 @@ static void count_end(struct calla_engine *e, enum calla_finish finish, bool was
     pthread_mutex_unlock(&e->lock);
 }
 
-static void end(struct calla_engine *e, struct calla_request *r, bool was_running, enum calla_finish finish, const struct calla_error *err) {
+static void end(struct calla_engine *e, struct calla_request *r, bool was_running, enum calla_finish finish,
+                const struct calla_error *err) {
     count_end(e, finish, was_running);
     request_end(r, finish, err);
     request_release(r);
@@ -106,7 +107,9 @@ static void *serve(void *arg) {
 static int reserve(struct calla_engine *e, struct calla_error *err) {
     size_t n = (size_t)e->parallel;
     int max_logits = model_max_logits(e->model);
-    if (max_logits < e->parallel || max_logits < BE_PAGE) return err_set(err, CALLA_E_INTERNAL, "the model has logits for %d rows of a pass: too few for %d sequences", max_logits, e->parallel);
+    if (max_logits < e->parallel || max_logits < BE_PAGE)
+        return err_set(err, CALLA_E_INTERNAL, "the model has logits for %d rows of a pass: too few for %d sequences", max_logits,
+                       e->parallel);
     e->limits = schedule_limits(model_chunk(e->model), max_logits);
     e->running = mem_calloc(n, sizeof *e->running);
     e->items = mem_calloc(n, sizeof *e->items);
@@ -114,7 +117,8 @@ static int reserve(struct calla_engine *e, struct calla_error *err) {
     e->pass = mem_calloc(n, sizeof *e->pass);
     e->slot_ids = mem_calloc(n, sizeof *e->slot_ids);
     e->slots = mem_calloc((size_t)max_logits, sizeof *e->slots);
-    if (!e->running || !e->items || !e->spans || !e->pass || !e->slot_ids || !e->slots) return err_set(err, CALLA_E_MEMORY, "no memory for an engine of %d sequences", e->parallel);
+    if (!e->running || !e->items || !e->spans || !e->pass || !e->slot_ids || !e->slots)
+        return err_set(err, CALLA_E_MEMORY, "no memory for an engine of %d sequences", e->parallel);
     return sampler_open(&e->sampler, e->info.vocab, err);
 }
 
@@ -149,7 +153,10 @@ static int start(struct calla_engine *e, struct calla_error *err) {
 }
 
 /* The log callback of the options behind base's, which has its own type for the level. */
-static struct { calla_log_fn *fn; void *ctx; } log_sink;
+static struct {
+    calla_log_fn *fn;
+    void *ctx;
+} log_sink;
 static void to_sink(void *ctx, enum log_level level, const char *line) {
     (void)ctx;
     log_sink.fn(log_sink.ctx, (int)level, line);

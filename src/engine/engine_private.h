@@ -1,7 +1,7 @@
 /* engine/engine_private.h - what an engine holds, for the files of this room and its tests.
  *
- * Two kinds of fields: the engine thread's own, touched by no other thread once it runs, and those under `lock`, which is never held during a pass.
- * Lock order: engine.lock is never taken while a request's lock is held, nor the other way round.
+ * Two kinds of fields: the engine thread's own, touched by no other thread once it runs, and those under `lock`, which is never held during
+ * a pass. Lock order: engine.lock is never taken while a request's lock is held, nor the other way round.
  */
 #ifndef ENGINE_PRIVATE_H
 #define ENGINE_PRIVATE_H
@@ -21,19 +21,19 @@ struct calla_engine {
     /* the engine thread's own */
     struct model *model;
     struct schedule_limits limits;
-    unsigned turn;                  /* steps so far, for schedule_pass */
+    unsigned turn; /* steps so far, for schedule_pass */
     struct sampler sampler;
     struct calla_request **running; /* [parallel] seats in arrival order; NULL within a step: its request has ended */
     int n_running;
-    struct schedule_item *items;    /* [parallel] */
-    struct schedule_span *spans;    /* [parallel] */
-    struct pass_span *pass;         /* [parallel] */
-    int32_t *slots;                 /* [limits.logits] where the device puts the greedy id of each row of logits */
-    int32_t *slot_ids;              /* [parallel] and what it put there, by seat */
-    atomic_int fail_in;             /* test hook: steps until one fails; 0: none does */
+    struct schedule_item *items; /* [parallel] */
+    struct schedule_span *spans; /* [parallel] */
+    struct pass_span *pass;      /* [parallel] */
+    int32_t *slots;              /* [limits.logits] where the device puts the greedy id of each row of logits */
+    int32_t *slot_ids;           /* [parallel] and what it put there, by seat */
+    atomic_int fail_in;          /* test hook: steps until one fails; 0: none does */
 
     pthread_mutex_t lock;
-    pthread_cond_t wake;            /* a request was queued, or the engine is closing */
+    pthread_cond_t wake; /* a request was queued, or the engine is closing */
     bool closing;
     struct queue queue;
     struct calla_stats stats;

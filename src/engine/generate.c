@@ -1,6 +1,7 @@
 /* engine/generate.c - one step: schedule, forward pass, an id for every row that wanted logits.
  *
- * A request that only wants the best id takes the one the device found; all others are sampled here from the row's logits. Nothing here allocates.
+ * A request that only wants the best id takes the one the device found; all others are sampled here from the row's logits. Nothing here
+ * allocates.
  */
 #include "base/clock.h"
 #include "base/log.h"
@@ -40,14 +41,16 @@ static int run_pass(struct calla_engine *e, int n_spans, struct calla_error *err
     if (!rc && n) rc = model_tokens(e->model, wanted, n, found, err);
     for (int i = 0; i < n && !rc; i++) {
         e->slot_ids[wanted[i]] = found[i];
-        if (found[i] < 0 || found[i] >= e->info.vocab) rc = err_set(err, CALLA_E_BACKEND, "the device chose id %d of a vocabulary of %d", found[i], e->info.vocab);
+        if (found[i] < 0 || found[i] >= e->info.vocab)
+            rc = err_set(err, CALLA_E_BACKEND, "the device chose id %d of a vocabulary of %d", found[i], e->info.vocab);
     }
     return rc;
 }
 
 /* ---- one id ---- */
 
-/* Ask the request's hooks: *forced is the id that must come or -1, *masked whether sampler.mask restricts. CALLA_E_CANCELLED where the hooks' owner is gone. */
+/* Ask the request's hooks: *forced is the id that must come or -1, *masked whether sampler.mask restricts. CALLA_E_CANCELLED where the
+ * hooks' owner is gone. */
 static int ask_hooks(struct calla_engine *e, struct calla_request *r, int32_t *forced, bool *masked, struct calla_error *err) {
     int rc = 0;
     *forced = -1;
@@ -61,12 +64,14 @@ static int ask_hooks(struct calla_engine *e, struct calla_request *r, int32_t *f
         *masked = r->mask(r->hook_ctx, r->ids, (size_t)r->n_ids, e->sampler.mask, e->info.vocab);
     }
     pthread_mutex_unlock(&r->hook_lock);
-    if (!rc && *forced >= e->info.vocab) rc = err_set(err, CALLA_E_INVALID, "the id %d is forced, but the vocabulary has %d", *forced, e->info.vocab);
+    if (!rc && *forced >= e->info.vocab)
+        rc = err_set(err, CALLA_E_INVALID, "the id %d is forced, but the vocabulary has %d", *forced, e->info.vocab);
     return rc;
 }
 
 /* The next id from row `row` of the pass's logits, with what is to be said about it. */
-static int sample(struct calla_engine *e, struct calla_request *r, int row, int32_t *id, float *logprob, struct calla_top *top, int *n_top, struct calla_error *err) {
+static int sample(struct calla_engine *e, struct calla_request *r, int row, int32_t *id, float *logprob, struct calla_top *top, int *n_top,
+                  struct calla_error *err) {
     const float *logits;
     int32_t forced;
     bool masked;
@@ -143,7 +148,9 @@ static void collect(struct calla_engine *e, const struct schedule_span *s, int f
     answer(e, s->item, first + s->logits - 1);
 }
 
-struct tally { int prompt_rows, decode_rows; };
+struct tally {
+    int prompt_rows, decode_rows;
+};
 
 /* Count the pass, before any of its requests can end and its caller look. */
 static struct tally count_pass(struct calla_engine *e, int n_spans) {

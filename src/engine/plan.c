@@ -6,20 +6,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIB (1ull << 20)
+#define MIB         (1ull << 20)
 #define DEFAULT_SEQ 32768
-#define TEXT_ROOM (96 * MIB) /* tokenizer, connections, the engine's own small change */
+#define TEXT_ROOM   (96 * MIB) /* tokenizer, connections, the engine's own small change */
 
 int plan_options(struct calla_options *o, struct calla_error *err) {
     if (!o->model || !*o->model) return err_set(err, CALLA_E_INVALID, "no model folder given");
     if (!o->parallel) o->parallel = 4;
     if (!o->queue) o->queue = 64;
-    if (o->parallel < 0 || o->parallel >= BE_SLOTS) return err_set(err, CALLA_E_INVALID, "parallel is %d: 1 to %d sequences can run at once", o->parallel, BE_SLOTS - 1);
-    if (o->queue < 0 || o->queue > 1 << 16) return err_set(err, CALLA_E_INVALID, "queue is %d: 1 to %d requests can wait", o->queue, 1 << 16);
-    if (o->max_seq < 0 || o->max_seq == 1 || o->max_seq > 1 << 24) return err_set(err, CALLA_E_INVALID, "max_seq is %d: it must be 2 to %d tokens, or 0", o->max_seq, 1 << 24);
-    if (o->chunk < 0 || o->chunk % BE_PAGE || o->chunk > 1 << 16) return err_set(err, CALLA_E_INVALID, "chunk is %d: it must be a multiple of %d, at most %d", o->chunk, BE_PAGE, 1 << 16);
+    if (o->parallel < 0 || o->parallel >= BE_SLOTS)
+        return err_set(err, CALLA_E_INVALID, "parallel is %d: 1 to %d sequences can run at once", o->parallel, BE_SLOTS - 1);
+    if (o->queue < 0 || o->queue > 1 << 16)
+        return err_set(err, CALLA_E_INVALID, "queue is %d: 1 to %d requests can wait", o->queue, 1 << 16);
+    if (o->max_seq < 0 || o->max_seq == 1 || o->max_seq > 1 << 24)
+        return err_set(err, CALLA_E_INVALID, "max_seq is %d: it must be 2 to %d tokens, or 0", o->max_seq, 1 << 24);
+    if (o->chunk < 0 || o->chunk % BE_PAGE || o->chunk > 1 << 16)
+        return err_set(err, CALLA_E_INVALID, "chunk is %d: it must be a multiple of %d, at most %d", o->chunk, BE_PAGE, 1 << 16);
     if (o->threads < 0 || o->threads > 4096) return err_set(err, CALLA_E_INVALID, "threads is %d: it must be 1 to 4096, or 0", o->threads);
-    if (o->compute != CALLA_COMPUTE_DEFAULT && o->compute != CALLA_COMPUTE_FLOAT32) return err_set(err, CALLA_E_INVALID, "compute is neither default nor float32");
+    if (o->compute != CALLA_COMPUTE_DEFAULT && o->compute != CALLA_COMPUTE_FLOAT32)
+        return err_set(err, CALLA_E_INVALID, "compute is neither default nor float32");
     return 0;
 }
 
@@ -140,10 +145,13 @@ static double mb(uint64_t bytes) { return (double)bytes / 1e6; }
 int plan_check(const struct calla_options *o, const struct calla_plan *p, struct calla_error *err) {
     uint64_t cap = o->memory ? o->memory : memory_available();
     if (!cap || p->total <= cap) return 0;
-    const char *lower = p->kv >= p->state + p->scratch ? "max_seq" : "parallel", *or_lower = p->kv >= p->state + p->scratch ? "parallel" : "max_seq";
+    const char *lower = p->kv >= p->state + p->scratch ? "max_seq" : "parallel",
+               *or_lower = p->kv >= p->state + p->scratch ? "parallel" : "max_seq";
     return err_set(err, CALLA_E_BUDGET,
-                   "%.0f MB of memory are needed (weights copied %.0f, state %.0f, KV cache %.0f, activations %.0f, text and requests %.0f) and %s %.0f MB: lower %s or %s "
+                   "%.0f MB of memory are needed (weights copied %.0f, state %.0f, KV cache %.0f, activations %.0f, text and requests "
+                   "%.0f) and %s %.0f MB: lower %s or %s "
                    "(now max_seq %d, parallel %d)%s",
-                   mb(p->total), mb(p->weights_copied), mb(p->state), mb(p->kv), mb(p->scratch), mb(p->text), o->memory ? "the cap is" : "the machine has", mb(cap), lower, or_lower,
-                   o->max_seq, o->parallel, o->memory ? ", or raise memory" : "");
+                   mb(p->total), mb(p->weights_copied), mb(p->state), mb(p->kv), mb(p->scratch), mb(p->text),
+                   o->memory ? "the cap is" : "the machine has", mb(cap), lower, or_lower, o->max_seq, o->parallel,
+                   o->memory ? ", or raise memory" : "");
 }

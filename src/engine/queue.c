@@ -19,7 +19,9 @@ static struct calla_request *take(struct queue *q, struct calla_request *before,
     return r;
 }
 
-struct calla_request *queue_pop(struct queue *q) { return q->head ? take(q, NULL, q->head) : NULL; }
+struct calla_request *queue_pop(struct queue *q) {
+    return q->head ? take(q, NULL, q->head) : NULL;
+}
 
 struct calla_request *queue_pop_cancelled(struct queue *q) {
     for (struct calla_request *before = NULL, *r = q->head; r; before = r, r = r->next) {

@@ -11,6 +11,6 @@ struct queue {
     int n;
 };
 void queue_push(struct queue *q, struct calla_request *r);
-struct calla_request *queue_pop(struct queue *q);            /* NULL when empty */
-struct calla_request *queue_pop_cancelled(struct queue *q);  /* the first that was cancelled; NULL when none was */
+struct calla_request *queue_pop(struct queue *q);           /* NULL when empty */
+struct calla_request *queue_pop_cancelled(struct queue *q); /* the first that was cancelled; NULL when none was */
 #endif

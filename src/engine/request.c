@@ -54,8 +54,8 @@ static bool draw_seed(uint64_t *seed) {
 
 static bool is_simple(const struct calla_params *p) {
     const struct calla_sampling *s = &p->sampling;
-    return s->temperature == 0 && s->n_bias == 0 && s->repetition_penalty == 1 && s->presence_penalty == 0 && s->frequency_penalty == 0 && p->top < 0 &&
-           !p->mask && !p->force;
+    return s->temperature == 0 && s->n_bias == 0 && s->repetition_penalty == 1 && s->presence_penalty == 0 && s->frequency_penalty == 0 &&
+           p->top < 0 && !p->mask && !p->force;
 }
 
 /* Everything that is pointed to; false when out of memory. */
@@ -83,7 +83,8 @@ static bool fill(struct calla_request *r, const struct calla_params *p, const in
     return true;
 }
 
-int request_new(struct calla_request **out, const struct calla_params *p, int limit, const int32_t *eos, int n_eos, struct calla_error *err) {
+int request_new(struct calla_request **out, const struct calla_params *p, int limit, const int32_t *eos, int n_eos,
+                struct calla_error *err) {
     struct calla_request *r = mem_calloc(1, sizeof *r);
     if (!r) return err_set(err, CALLA_E_MEMORY, "no memory for a request");
     r->n_prompt = (int)p->n_prompt;
@@ -101,7 +102,8 @@ int request_new(struct calla_request **out, const struct calla_params *p, int li
     atomic_init(&r->cancel, false);
     int rc = 0;
     if (!p->sampling.has_seed && !draw_seed(&r->seed)) rc = err_set(err, CALLA_E_IO, "the system gave no random seed");
-    if (!rc && !fill(r, p, eos, n_eos)) rc = err_set(err, CALLA_E_MEMORY, "no memory for a request of %d prompt ids and up to %d generated ones", r->n_prompt, limit);
+    if (!rc && !fill(r, p, eos, n_eos))
+        rc = err_set(err, CALLA_E_MEMORY, "no memory for a request of %d prompt ids and up to %d generated ones", r->n_prompt, limit);
     if (!rc && cond_new(&r->changed) != 0) rc = err_set(err, CALLA_E_MEMORY, "no memory for a request's condition variable");
     if (rc) {
         arena_free(&r->arena);
@@ -239,10 +241,13 @@ int calla_request_prompt_logprobs(struct calla_request *r, float *out, size_t n,
     int rc = 0;
     pthread_mutex_lock(&r->lock);
     if (!r->prompt_logprobs) rc = err_set(err, CALLA_E_INVALID, "this request was not submitted with prompt_logprobs");
-    else if (n != (size_t)r->n_prompt - 1) rc = err_set(err, CALLA_E_INVALID, "a prompt of %d ids has %d log probabilities, not %zu", r->n_prompt, r->n_prompt - 1, n);
+    else if (n != (size_t)r->n_prompt - 1)
+        rc = err_set(err, CALLA_E_INVALID, "a prompt of %d ids has %d log probabilities, not %zu", r->n_prompt, r->n_prompt - 1, n);
     else if (r->prefilled < r->n_prompt && r->error.code) rc = err_set(err, r->error.code, "%s", r->error.message);
-    else if (r->prefilled < r->n_prompt && r->ended) rc = err_set(err, CALLA_E_CANCELLED, "the request was cancelled before its prompt was read");
-    else if (r->prefilled < r->n_prompt) rc = err_set(err, CALLA_E_BUSY, "the prompt is still being read: ask after the first id or the end");
+    else if (r->prefilled < r->n_prompt && r->ended)
+        rc = err_set(err, CALLA_E_CANCELLED, "the request was cancelled before its prompt was read");
+    else if (r->prefilled < r->n_prompt)
+        rc = err_set(err, CALLA_E_BUSY, "the prompt is still being read: ask after the first id or the end");
     else if (n) memcpy(out, r->prompt_logprobs, n * sizeof *out);
     pthread_mutex_unlock(&r->lock);
     return rc;

@@ -1,10 +1,10 @@
 /* engine/request.h - one request: what was asked, what was answered so far, and the meeting point of its two threads.
  *
- * Two parties hold a request, the caller's handle and the engine; the last to let go frees it (refs). It does not know the engine, so a handle stays
- * good after the engine is gone.
- * Three kinds of fields: fixed at submit; the engine thread's own; and the answer, guarded by `lock`. The answer's arrays have room for every id the request may
- * generate, made at submit: a step allocates nothing, and a slow reader holds nothing up. Entries below n_ids never change.
- * States: queued (sequence NULL) -> prefill (computed < n_prompt) -> decode -> ended (finish not NONE; the sequence is given back before).
+ * Two parties hold a request, the caller's handle and the engine; the last to let go frees it (refs). It does not know the engine, so a
+ * handle stays good after the engine is gone. Three kinds of fields: fixed at submit; the engine thread's own; and the answer, guarded by
+ * `lock`. The answer's arrays have room for every id the request may generate, made at submit: a step allocates nothing, and a slow reader
+ * holds nothing up. Entries below n_ids never change. States: queued (sequence NULL) -> prefill (computed < n_prompt) -> decode -> ended
+ * (finish not NONE; the sequence is given back before).
  */
 #ifndef ENGINE_REQUEST_H
 #define ENGINE_REQUEST_H
@@ -24,14 +24,14 @@ struct calla_request {
     /* fixed at submit */
     int32_t *prompt; /* [n_prompt] */
     int n_prompt;
-    int32_t *stops;  /* [n_stops] the checkpoint's and the request's own; none with ignore_eos */
+    int32_t *stops; /* [n_stops] the checkpoint's and the request's own; none with ignore_eos */
     int n_stops;
-    int limit;       /* ids to generate at most */
+    int limit; /* ids to generate at most */
     struct calla_sampling sampling;
     uint64_t seed;
-    int top;         /* -1: no log probabilities */
-    bool scored;     /* log probabilities of the prompt are wanted */
-    bool simple;     /* the lowest id of the largest logit is all it needs: the device's own choice will do */
+    int top;     /* -1: no log probabilities */
+    bool scored; /* log probabilities of the prompt are wanted */
+    bool simple; /* the lowest id of the largest logit is all it needs: the device's own choice will do */
     calla_mask_fn *mask;
     calla_force_fn *force;
     void *hook_ctx;
@@ -47,22 +47,23 @@ struct calla_request {
     /* the answer */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int32_t *ids;              /* [limit] */
-    float *logprobs;           /* [limit], with top >= 0 */
-    uint8_t *n_tops;           /* [limit], with top > 0 */
-    struct calla_top *tops;    /* [limit][top] */
-    float *prompt_logprobs;    /* [n_prompt - 1], with scored */
+    int32_t *ids;           /* [limit] */
+    float *logprobs;        /* [limit], with top >= 0 */
+    uint8_t *n_tops;        /* [limit], with top > 0 */
+    struct calla_top *tops; /* [limit][top] */
+    float *prompt_logprobs; /* [n_prompt - 1], with scored */
     int n_ids, n_read;
-    bool stopped;              /* the last id is a stop id */
-    int prefilled;             /* computed, for the caller's thread */
+    bool stopped;  /* the last id is a stop id */
+    int prefilled; /* computed, for the caller's thread */
     bool ended;
     enum calla_finish finish;
-    struct calla_error error;  /* code 0: none */
+    struct calla_error error;             /* code 0: none */
     uint64_t started, answered, finished; /* clock_ns: left the queue, first id, end; 0: not yet */
 };
 
 /* Copy params, which have been checked; `limit` is what they may generate, eos [n_eos] the checkpoint's stop ids. Two references. */
-int request_new(struct calla_request **out, const struct calla_params *params, int limit, const int32_t *eos, int n_eos, struct calla_error *err);
+int request_new(struct calla_request **out, const struct calla_params *params, int limit, const int32_t *eos, int n_eos,
+                struct calla_error *err);
 /* Let go of one reference. */
 void request_release(struct calla_request *r);
 

@@ -1,8 +1,8 @@
 /* engine/sampler.c - see engine/sampler.h; docs/engine.md says the order and why.
  *
- * The vocabulary has a quarter of a million ids, so nothing here sorts it: top-k keeps a heap of k, top-p finds by a histogram over the distance from
- * the best logit which narrow band of candidates its border runs through, and sorts only that band.
- * The weight of a logit is exp((logit - best) / temperature), so the best one weighs exactly 1 and min-p needs no normalisation.
+ * The vocabulary has a quarter of a million ids, so nothing here sorts it: top-k keeps a heap of k, top-p finds by a histogram over the
+ * distance from the best logit which narrow band of candidates its border runs through, and sorts only that band. The weight of a logit is
+ * exp((logit - best) / temperature), so the best one weighs exactly 1 and min-p needs no normalisation.
  */
 #include "engine/sampler.h"
 #include "base/mem.h"
@@ -237,7 +237,9 @@ int sampler_draw(struct sampler *s, const struct sampler_input *in, int32_t *id,
     }
     int32_t best = best_id(x, s->vocab);
     if (best < 0) {
-        return err_set(err, CALLA_E_INVALID, "%s", in->mask ? "mask allows no id: it must leave one with a finite logit" : "no id can be chosen: every logit is NaN or -inf");
+        return err_set(err, CALLA_E_INVALID, "%s",
+                       in->mask ? "mask allows no id: it must leave one with a finite logit"
+                                : "no id can be chosen: every logit is NaN or -inf");
     }
     *id = best;
     if (p->temperature > 0) {
@@ -250,7 +252,10 @@ int sampler_draw(struct sampler *s, const struct sampler_input *in, int32_t *id,
 /* ---- log probabilities ---- */
 
 /* log of the sum of exp over the row, as best + log(sum of weights). */
-struct log_sum { float best; double log_weight; };
+struct log_sum {
+    float best;
+    double log_weight;
+};
 
 static struct log_sum log_sum(const float *x, int vocab) {
     int32_t best = best_id(x, vocab);
@@ -267,7 +272,9 @@ static float log_probability(struct log_sum z, float logit) {
     return (float)((logit == z.best ? 0.0 : (double)logit - (double)z.best) - z.log_weight);
 }
 
-float sampler_logprob(const struct sampler *s, const float *logits, int32_t id) { return log_probability(log_sum(logits, s->vocab), logits[id]); }
+float sampler_logprob(const struct sampler *s, const float *logits, int32_t id) {
+    return log_probability(log_sum(logits, s->vocab), logits[id]);
+}
 
 int sampler_top(struct sampler *s, const float *logits, int32_t id, int n_top, float *logprob, struct calla_top *top) {
     struct log_sum z = log_sum(logits, s->vocab);

@@ -1,8 +1,8 @@
 /* engine/sampler.h - from one row of logits to one id, and to log probabilities.
  *
- * Owns the workspace of one engine thread: sized by the vocabulary at sampler_open, so that drawing allocates nothing. A draw is a pure function of its
- * input: the same logits, parameters, history, seed and counter give the same id, whoever else is served.
- * A NaN logit is never chosen, nor is one of minus infinity; among equals the lowest id stands first, everywhere.
+ * Owns the workspace of one engine thread: sized by the vocabulary at sampler_open, so that drawing allocates nothing. A draw is a pure
+ * function of its input: the same logits, parameters, history, seed and counter give the same id, whoever else is served. A NaN logit is
+ * never chosen, nor is one of minus infinity; among equals the lowest id stands first, everywhere.
  */
 #ifndef ENGINE_SAMPLER_H
 #define ENGINE_SAMPLER_H
@@ -34,8 +34,8 @@ struct sampler_input {
     const uint32_t *mask; /* NULL, or bits of the ids that are allowed */
     uint64_t seed, counter;
 };
-/* The order of calla.h: bias, repetition, presence and frequency, mask; then the best id (temperature 0), or temperature, top-k, top-p, min-p, draw.
- * CALLA_E_INVALID where no id may be chosen. */
+/* The order of calla.h: bias, repetition, presence and frequency, mask; then the best id (temperature 0), or temperature, top-k, top-p,
+ * min-p, draw. CALLA_E_INVALID where no id may be chosen. */
 int sampler_draw(struct sampler *s, const struct sampler_input *in, int32_t *id, struct calla_error *err);
 
 /* Log probability of id under the softmax of the whole row; NaN entries weigh nothing. */

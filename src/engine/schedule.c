@@ -23,7 +23,8 @@ static struct schedule_span piece(const struct schedule_item *items, int i, int 
     return (struct schedule_span){i, rows, item->scored ? rows : end == item->n_prompt};
 }
 
-int schedule_pass(const struct schedule_limits *limits, const struct schedule_item *items, int n, unsigned turn, struct schedule_span *spans) {
+int schedule_pass(const struct schedule_limits *limits, const struct schedule_item *items, int n, unsigned turn,
+                  struct schedule_span *spans) {
     int used = 0;
     for (int i = 0; i < n; i++) {
         if (decodes(&items[i])) spans[used++] = (struct schedule_span){i, 1, 1};

@@ -1,8 +1,9 @@
 /* engine/schedule.h - which rows the next pass computes: a pure function of where every running sequence stands.
  *
- * Invariants: every sequence that decodes gets its row in every pass, or in every other where a scored prompt's piece leaves no logits for it; prompts are served in arrival order from what room is left; where a prompt is cut
- * changes no bit of its result: at multiples of BE_PAGE, where the chunk form of Gated DeltaNet is cut anyway, and before a last piece of a single row,
- * because a span of one row is computed by the step form. So a request answers alone as in company.
+ * Invariants: every sequence that decodes gets its row in every pass, or in every other where a scored prompt's piece leaves no logits for
+ * it; prompts are served in arrival order from what room is left; where a prompt is cut changes no bit of its result: at multiples of
+ * BE_PAGE, where the chunk form of Gated DeltaNet is cut anyway, and before a last piece of a single row, because a span of one row is
+ * computed by the step form. So a request answers alone as in company.
  */
 #ifndef ENGINE_SCHEDULE_H
 #define ENGINE_SCHEDULE_H
@@ -24,5 +25,6 @@ struct schedule_span {
     int logits; /* how many of its last rows want logits */
 };
 /* items [n] in arrival order; spans [n] out, decode steps first. turn counts the passes. Returns the number of spans: 0 only for n 0. */
-int schedule_pass(const struct schedule_limits *limits, const struct schedule_item *items, int n, unsigned turn, struct schedule_span *spans);
+int schedule_pass(const struct schedule_limits *limits, const struct schedule_item *items, int n, unsigned turn,
+                  struct schedule_span *spans);
 #endif

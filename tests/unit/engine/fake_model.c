@@ -1,8 +1,10 @@
-/* A stand-in for the model room behind model.h, for tests of scheduling and threads: included by a test, it takes the place of the real one at link time.
+/* A stand-in for the model room behind model.h, for tests of scheduling and threads: included by a test, it takes the place of the real one
+ * at link time.
  *
- * A sequence is a hash of what it was fed, and logits are made from the hash, so that any id lost, doubled, fed to the wrong sequence or cut off the grid gives another
- * answer. Like the real thing it distinguishes the step form (spans of one row) from the chunk form, cut at multiples of 64.
- * Every rule of model.h about passes is checked; what breaks one is kept in fake.broken. Passes can be held back one by one.
+ * A sequence is a hash of what it was fed, and logits are made from the hash, so that any id lost, doubled, fed to the wrong sequence or
+ * cut off the grid gives another answer. Like the real thing it distinguishes the step form (spans of one row) from the chunk form, cut at
+ * multiples of 64. Every rule of model.h about passes is checked; what breaks one is kept in fake.broken. Passes can be held back one by
+ * one.
  */
 #include "base/mem.h"
 #include "base/num.h"
@@ -33,9 +35,9 @@ struct model {
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool held;             /* passes wait for fake_let */
+    bool held; /* passes wait for fake_let */
     _Atomic int allowed, arrived, finished;
-    int free_sequences;    /* of the model that is open */
+    int free_sequences;                           /* of the model that is open */
     _Atomic int rows, prompt_rows, spans, logits; /* of the last pass */
     _Atomic int most_prompt_rows_in_company;
     const char *_Atomic broken;
@@ -176,10 +178,15 @@ void model_close(struct model *m) {
 const struct model_config *model_config(const struct model *m) { return &m->config; }
 const struct weights *model_weights(const struct model *m) { return &m->weights; }
 void model_plan(const struct model *m, struct model_plan *out) {
-    *out = (struct model_plan){.weights_mapped = 1ull << 40, .state = 1000ull * (uint64_t)m->o.max_sequences, .kv = 100ull * (uint64_t)m->o.max_seq, .scratch = 5000};
+    *out = (struct model_plan){.weights_mapped = 1ull << 40,
+                               .state = 1000ull * (uint64_t)m->o.max_sequences,
+                               .kv = 100ull * (uint64_t)m->o.max_seq,
+                               .scratch = 5000};
     out->total = out->state + out->kv + out->scratch + out->weights_mapped;
 }
-void model_backend(const struct model *m, struct be_info *out) { *out = (struct be_info){.name = "fake", .threads = 1, .chunk = m->o.chunk}; }
+void model_backend(const struct model *m, struct be_info *out) {
+    *out = (struct be_info){.name = "fake", .threads = 1, .chunk = m->o.chunk};
+}
 int model_max_rows(const struct model *m) { return m->o.chunk + m->o.max_sequences; }
 int model_chunk(const struct model *m) { return m->o.chunk; }
 int model_max_seq(const struct model *m) { return m->o.max_seq; }
@@ -223,7 +230,8 @@ static inline void fake_check(struct model *m, const struct pass_span *spans, in
         else if (s->rows > 1) prompt_rows += s->rows;
         if (s->logits != 0 && s->logits != 1 && s->logits != s->rows) fake_broken("odd number of logits");
         if (s->sequence->position + s->rows > m->o.max_seq) fake_broken("beyond the context");
-        if (s->logits == 0 && (s->sequence->position + s->rows) % BE_PAGE != 0) fake_broken("cut off the grid"); /* but before a lone last row, on the grid too */
+        if (s->logits == 0 && (s->sequence->position + s->rows) % BE_PAGE != 0)
+            fake_broken("cut off the grid"); /* but before a lone last row, on the grid too */
         for (int k = 0; k < s->rows; k++) {
             if (s->ids[k] < 0 || s->ids[k] >= FAKE_VOCAB) fake_broken("an id outside the vocabulary");
         }

@@ -10,7 +10,7 @@ struct got {
     int rc, n;
     int32_t ids[LONGEST];
     float logprobs[LONGEST];
-    bool stopped;           /* the last id was a stop id */
+    bool stopped; /* the last id was a stop id */
     enum calla_finish finish;
     struct calla_usage usage;
     struct calla_error err;

@@ -1,4 +1,5 @@
-/* The engine over the real model room and CPU back end: stored answers through calla.h, alone as in company, nothing allocated, faults survived. */
+/* The engine over the real model room and CPU back end: stored answers through calla.h, alone as in company, nothing allocated, faults
+ * survived. */
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/engine_private.h"
@@ -28,7 +29,8 @@ static int read_golden(void **state) {
     (void)state;
     struct json *root;
     struct calla_error err;
-    if (file_read(TINY "/float32.json", 16 << 20, &golden_text, &err) || json_parse(golden_text.data, golden_text.len, &golden_arena, &root, &err)) {
+    if (file_read(TINY "/float32.json", 16 << 20, &golden_text, &err) ||
+        json_parse(golden_text.data, golden_text.len, &golden_arena, &root, &err)) {
         print_error("%s\n", err.message);
         return -1;
     }
@@ -174,7 +176,8 @@ static void company(enum calla_compute compute) {
     for (int i = 0; i < CROWD; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < CROWD; i++) {
         assert_ids(&guests[i].together, guests[i].alone.ids, guests[i].alone.n);
-        assert_memory_equal(guests[i].together.logprobs, guests[i].alone.logprobs, (size_t)guests[i].alone.n * sizeof(float)); /* to the bit */
+        assert_memory_equal(guests[i].together.logprobs, guests[i].alone.logprobs,
+                            (size_t)guests[i].alone.n * sizeof(float)); /* to the bit */
     }
     for (int i = 0; i < CROWD; i++) { /* and no two guests were told the same */
         for (int k = 0; k < i; k++) assert_memory_not_equal(guests[i].alone.ids, guests[k].alone.ids, 4 * sizeof(int32_t));

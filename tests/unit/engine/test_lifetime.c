@@ -391,7 +391,8 @@ static void options_out_of_range(void **state) {
     struct calla_options o = good;
     struct calla_engine *e = NULL;
     struct calla_error err = {0};
-#define BAD(change, code, text) (o = good, change, assert_int_equal(calla_engine_open(&e, &o, &err), code), assert_null(e), assert_contains(err.message, text))
+#define BAD(change, code, text)                                                                                                            \
+    (o = good, change, assert_int_equal(calla_engine_open(&e, &o, &err), code), assert_null(e), assert_contains(err.message, text))
     BAD(o.model = NULL, CALLA_E_INVALID, "model");
     BAD(o.parallel = -1, CALLA_E_INVALID, "parallel");
     BAD(o.parallel = 256, CALLA_E_INVALID, "parallel");
@@ -421,7 +422,8 @@ static void the_plan(void **state) {
     assert_int_equal(info.n_groups, 8);
     assert_string_equal(info.groups[1].name, "lm_head");
     assert_int_equal(info.plan.kv, 3276800);
-    assert_int_equal(info.plan.total, info.plan.kv + info.plan.state + info.plan.scratch + info.plan.text); /* mapped weights do not count */
+    assert_int_equal(info.plan.total,
+                     info.plan.kv + info.plan.state + info.plan.scratch + info.plan.text); /* mapped weights do not count */
     assert_true(info.sampling.temperature == 0 && info.sampling.top_p == 1 && info.sampling.repetition_penalty == 1);
     fake.max_position = 1000; /* the model's own limit, where it is less */
     assert_int_equal(calla_inspect(&o, &info, &err), 0);

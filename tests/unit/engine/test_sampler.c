@@ -1,4 +1,5 @@
-/* Sampling: distributions by chi-square against probabilities worked out here from the definitions, penalties by hand, ties, NaN, masks, seeds. */
+/* Sampling: distributions by chi-square against probabilities worked out here from the definitions, penalties by hand, ties, NaN, masks,
+ * seeds. */
 #include "base/mem.h"
 #include "base/num.h"
 #include "engine/sampler.h"

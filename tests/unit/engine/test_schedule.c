@@ -19,27 +19,27 @@ static void check(const struct schedule_item *items, int n, unsigned turn, const
 
 static void single_passes(void **state) {
     (void)state;
-#define ITEMS(...)       (const struct schedule_item[]){__VA_ARGS__}, COUNT(((const struct schedule_item[]){__VA_ARGS__}))
-#define SPANS(...)       (const struct schedule_span[]){__VA_ARGS__}, COUNT(((const struct schedule_span[]){__VA_ARGS__}))
+#define ITEMS(...) (const struct schedule_item[]){__VA_ARGS__}, COUNT(((const struct schedule_item[]){__VA_ARGS__}))
+#define SPANS(...) (const struct schedule_span[]){__VA_ARGS__}, COUNT(((const struct schedule_span[]){__VA_ARGS__}))
     check(NULL, 0, 0, NULL, 0);
-    check(ITEMS({0, 10}), 0, SPANS({0, 10, 1}));                                       /* a short prompt whole */
-    check(ITEMS({0, 1}), 0, SPANS({0, 1, 1}));                                         /* a prompt of one id */
-    check(ITEMS({10, 10}), 0, SPANS({0, 1, 1}));                                       /* decode */
-    check(ITEMS({0, 513 + 64}), 0, SPANS({0, 512, 0}));                                /* a chunk of a long one */
-    check(ITEMS({512, 513 + 64}), 0, SPANS({0, 64, 0}));                               /* the lone last row stands back */
-    check(ITEMS({576, 577}), 0, SPANS({0, 1, 1}));                                     /* and comes by itself */
-    check(ITEMS({0, 65}), 0, SPANS({0, 64, 0}));                                       /* the same where the chunk has room for all */
+    check(ITEMS({0, 10}), 0, SPANS({0, 10, 1}));         /* a short prompt whole */
+    check(ITEMS({0, 1}), 0, SPANS({0, 1, 1}));           /* a prompt of one id */
+    check(ITEMS({10, 10}), 0, SPANS({0, 1, 1}));         /* decode */
+    check(ITEMS({0, 513 + 64}), 0, SPANS({0, 512, 0}));  /* a chunk of a long one */
+    check(ITEMS({512, 513 + 64}), 0, SPANS({0, 64, 0})); /* the lone last row stands back */
+    check(ITEMS({576, 577}), 0, SPANS({0, 1, 1}));       /* and comes by itself */
+    check(ITEMS({0, 65}), 0, SPANS({0, 64, 0}));         /* the same where the chunk has room for all */
     check(ITEMS({0, 66}), 0, SPANS({0, 66, 1}));
-    check(ITEMS({0, 500}, {5, 5}), 0, SPANS({1, 1, 1}, {0, 128, 0}));                  /* a small piece beside a decode step */
-    check(ITEMS({0, 100}, {5, 5}, {0, 100}), 0, SPANS({1, 1, 1}, {0, 100, 1}));        /* 28 rows left: no whole 64 of the next prompt */
+    check(ITEMS({0, 500}, {5, 5}), 0, SPANS({1, 1, 1}, {0, 128, 0}));           /* a small piece beside a decode step */
+    check(ITEMS({0, 100}, {5, 5}, {0, 100}), 0, SPANS({1, 1, 1}, {0, 100, 1})); /* 28 rows left: no whole 64 of the next prompt */
     check(ITEMS({0, 60}, {5, 5}, {0, 100}), 0, SPANS({1, 1, 1}, {0, 60, 1}, {2, 64, 0}));
     check(ITEMS({0, 100}, {0, 100}, {0, 1000}), 0, SPANS({0, 100, 1}, {1, 100, 1}, {2, 256, 0}));
-    check(ITEMS({0, 1000, true}), 0, SPANS({0, 64, 64}));                              /* scored: as many rows as logits */
-    check(ITEMS({0, 1000, true}, {0, 20}), 0, SPANS({0, 64, 64}));                     /* no logits left for the other's last row */
-    check(ITEMS({0, 1000, true}, {0, 600}), 0, SPANS({0, 64, 64}, {1, 448, 0}));       /* but for its earlier ones */
-    check(ITEMS({0, 1000, true}, {5, 5}), 0, SPANS({1, 1, 1}));                        /* beside a decode step they take turns */
+    check(ITEMS({0, 1000, true}), 0, SPANS({0, 64, 64}));                        /* scored: as many rows as logits */
+    check(ITEMS({0, 1000, true}, {0, 20}), 0, SPANS({0, 64, 64}));               /* no logits left for the other's last row */
+    check(ITEMS({0, 1000, true}, {0, 600}), 0, SPANS({0, 64, 64}, {1, 448, 0})); /* but for its earlier ones */
+    check(ITEMS({0, 1000, true}, {5, 5}), 0, SPANS({1, 1, 1}));                  /* beside a decode step they take turns */
     check(ITEMS({0, 1000, true}, {5, 5}), 1, SPANS({0, 64, 64}));
-    check(ITEMS({960, 1000, true}, {5, 5}), 0, SPANS({1, 1, 1}, {0, 40, 40}));         /* a piece that fits goes along */
+    check(ITEMS({960, 1000, true}, {5, 5}), 0, SPANS({1, 1, 1}, {0, 40, 40})); /* a piece that fits goes along */
     check(ITEMS({0, 65, true}), 0, SPANS({0, 64, 64}));
     check(ITEMS({64, 65, true}), 0, SPANS({0, 1, 1}));
 }
