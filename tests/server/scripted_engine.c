@@ -316,6 +316,7 @@ void calla_engine_close(struct calla_engine *e) {
             fprintf(stderr, "scripted engine: a request was not freed\n");
             abort();
         }
+        if (!r->ended) end(r, CALLA_FINISH_CANCELLED, NULL);
         release(r);
     }
     for (struct name *n = e->names, *next; n; n = next) {
