@@ -10,6 +10,10 @@
 
 #if defined(__x86_64__)
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+static bool has_avx512(void) {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+}
 #elif defined(__aarch64__)
 static bool has_dotprod(void) {
 #if defined(__linux__)
@@ -29,7 +33,9 @@ int cpu_isa_list(const struct cpu_kernels *out[CPU_ISAS]) {
     out[n++] = cpu_kernels_portable();
 #if defined(__x86_64__)
     if (has_avx2()) out[n++] = cpu_kernels_avx2();
+    if (has_avx512()) out[n++] = cpu_kernels_avx512();
 #elif defined(__aarch64__)
+    if (has_dotprod()) out[n++] = cpu_kernels_neon();
 #endif
     return n;
 }

@@ -1,129 +1,19 @@
 /* backend/cpu/kernels_avx2.c - the inner kernels for AVX2 and FMA.
  *
- * mul4_q8 has two routes with the same float order (cpu.h). Along a row: eight groups at a time, each reduced to one integer, the eight integers being the eight float lanes.
- * By tiles: 16 weight rows are turned once into vectors that hold four codes of each of eight rows, and meet four activation bytes broadcast; lanes live in memory
- * because here the vector's elements are weight rows. The tile costs about as much to turn as one activation row costs to multiply.
+ * Many rows go by tiles: 16 weight rows are turned once into vectors that hold four codes of each of eight rows, and meet four activation bytes broadcast. The eight
+ * float lanes of a product (cpu.h) then live in memory, because the elements of a vector are weight rows. A tile costs about as much to turn as two activation
+ * rows cost to multiply. Few rows, and outputs that fill no tile, go along the weight rows (kernels_x86.h).
  */
-#include "backend/cpu/cpu.h"
-#include <immintrin.h>
-#include <math.h>
+#include "backend/cpu/kernels_x86.h"
 
 enum {
-    GROUP = 64,
-    LANES = 8,        /* groups taken together */
-    ABREAST = 2,       /* weight rows taken together along their length */
-    AHEAD = 2048,     /* bytes of codes that are fetched early */
-    TILE = 16,        /* weight rows of a tile */
+    TILE = 16,      /* weight rows of a tile */
     HALVES = TILE / 8,
-    ROWS = 64,        /* activation rows that pass over a tile before it is turned again */
-    STEP = 4,         /* activation rows in registers */
-    TILE_ROWS = 2,    /* from this many rows on a tile pays */
+    ROWS = 64,      /* activation rows that pass over a tile before it is turned again */
+    STEP = 4,       /* activation rows in registers */
+    TILE_ROWS = 2,  /* from this many rows on a tile pays */
 };
-#ifdef __clang__
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16") /* small arrays of vectors become registers */
-#endif
-/* Keeps gcc from turning a chain of integer additions into a tree, whose leaves would not fit the registers. */
-#define IN_ORDER(v) __asm__("" : "+x"(v))
 _Static_assert(TILE == CPU_BLOCK, "families hand out whole tiles");
-
-static inline float add_lanes(__m256 v) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
-
-static inline __m256 bf16_floats(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
-
-static inline int min_int(int a, int b) { return a < b ? a : b; }
-
-/* n (at most 8) bf16 numbers, zeros behind them; nothing past them is read. */
-static inline __m128i bf16_load(const uint8_t *p, int n) {
-    if (n == LANES) return _mm_loadu_si128((const __m128i *)p);
-    uint16_t v[LANES] = {0};
-    memcpy(v, p, 2 * (size_t)n);
-    return _mm_loadu_si128((const __m128i *)v);
-}
-
-static inline __m256 float_load(const float *p, int n) {
-    if (n == LANES) return _mm256_loadu_ps(p);
-    float v[LANES] = {0};
-    memcpy(v, p, sizeof *v * (size_t)n);
-    return _mm256_loadu_ps(v);
-}
-
-/* ---- 4-bit codes, int8 rows: along a row ---- */
-
-/* Sums of four products each: sixteen 16-bit numbers of at most 4*15*127. */
-static inline __m256i group_products(const uint8_t *codes, const int8_t *q) {
-    const __m256i mask = _mm256_set1_epi8(15);
-    __m256i c = _mm256_loadu_si256((const __m256i *)codes);
-    IN_ORDER(c); /* else gcc loads it twice, and codes may lie across cache lines */
-    __m256i low = _mm256_and_si256(c, mask), high = _mm256_and_si256(_mm256_srli_epi16(c, 4), mask);
-    return _mm256_add_epi16(_mm256_maddubs_epi16(low, _mm256_loadu_si256((const __m256i *)q)),
-                            _mm256_maddubs_epi16(high, _mm256_loadu_si256((const __m256i *)(q + 32))));
-}
-
-/* Parts of a beside parts of b, half as many of each: what vphaddd does, in fewer steps of the processor. The sums are of 16 bits. */
-static inline __m256i pair32(__m256i a, __m256i b) { return _mm256_add_epi16(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)); }
-static inline __m256i pair64(__m256i a, __m256i b) { return _mm256_add_epi16(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)); }
-
-/* Four groups: 32 bits of each half of the vector for each, every stage below 2^15. */
-static inline __attribute__((always_inline)) __m256i four_dots(const uint8_t *codes, const int8_t *q, int n) {
-    __m256i p[4];
-    UNROLL
-    for (int g = 0; g < 4; g++) p[g] = g < n ? group_products(codes + g * GROUP / 2, q + g * GROUP) : _mm256_setzero_si256();
-    return _mm256_madd_epi16(pair64(pair32(p[0], p[1]), pair32(p[2], p[3])), _mm256_set1_epi16(1));
-}
-
-/* The dot products of n groups, one in each lane. */
-static inline __attribute__((always_inline)) __m256i eight_dots(const uint8_t *codes, const int8_t *q, int n) {
-    __m256i a = four_dots(codes, q, n), b = four_dots(codes + 2 * GROUP, q + 4 * GROUP, n - 4);
-    return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
-}
-
-/* `count` (a constant) neighbouring weight rows from o on: several at once hide what follows each one's last product. */
-static inline __attribute__((always_inline)) void mul_rows(const struct weight_rows *w, int o, int count, const struct act_row *x, float *y) {
-    int groups = w->in / GROUP;
-    size_t row = (size_t)w->in / 2, small = (size_t)groups * 2;
-    const uint8_t *codes = w->codes + (size_t)o * row, *scales = w->scales + (size_t)o * small, *biases = w->biases + (size_t)o * small;
-    __m256 lane[ABREAST];
-    UNROLL
-    for (int i = 0; i < count; i++) lane[i] = _mm256_setzero_ps();
-    for (int g = 0; g < groups; g += LANES) {
-        int n = groups - g;
-        const uint8_t *c = codes + (size_t)g * GROUP / 2;
-        const int8_t *q = x->q + (size_t)g * GROUP;
-        if (n >= LANES) {
-            __m256 scale = _mm256_loadu_ps(x->scale + g), sum = _mm256_loadu_ps(x->sum + g);
-            UNROLL
-            for (int i = 0; i < count; i++) {
-                for (int k = 0; k < LANES * GROUP / 2; k += 64) _mm_prefetch((const char *)c + i * row + k + AHEAD, _MM_HINT_T0);
-                __m256 dots = _mm256_cvtepi32_ps(eight_dots(c + i * row, q, LANES));
-                __m128i s = _mm_loadu_si128((const __m128i *)(scales + i * small + 2 * (size_t)g)), b = _mm_loadu_si128((const __m128i *)(biases + i * small + 2 * (size_t)g));
-                lane[i] = _mm256_fmadd_ps(dots, _mm256_mul_ps(bf16_floats(s), scale), lane[i]);
-                lane[i] = _mm256_fmadd_ps(bf16_floats(b), sum, lane[i]);
-            }
-        } else {
-            __m256 scale = float_load(x->scale + g, n), sum = float_load(x->sum + g, n);
-            for (int i = 0; i < count; i++) {
-                __m256 dots = _mm256_cvtepi32_ps(eight_dots(c + i * row, q, n));
-                lane[i] = _mm256_fmadd_ps(dots, _mm256_mul_ps(bf16_floats(bf16_load(scales + i * small + 2 * (size_t)g, n)), scale), lane[i]);
-                lane[i] = _mm256_fmadd_ps(bf16_floats(bf16_load(biases + i * small + 2 * (size_t)g, n)), sum, lane[i]);
-            }
-        }
-    }
-    UNROLL
-    for (int i = 0; i < count; i++) y[o + i] = add_lanes(lane[i]);
-}
-
-static void along_rows(const struct weight_rows *w, int o, int outs, const struct act_row *x, float *y) {
-    for (; o + ABREAST <= outs; o += ABREAST) mul_rows(w, o, ABREAST, x, y);
-    for (; o < outs; o++) mul_rows(w, o, 1, x, y);
-}
-
-/* ---- by tiles ---- */
 
 /* Eight groups of sixteen weight rows. code[g][nibble][j][h]: bytes 4j..4j+3 of the low or high nibbles of rows 8h..8h+7. */
 struct tile {
@@ -133,45 +23,6 @@ struct tile {
 struct lanes {
     __m256 v[LANES][HALVES];
 };
-
-/* Turn eight rows of eight 32-bit words. */
-static inline void turn_words(const __m256i in[8], __m256i out[8]) {
-    __m256i a[8], b[8];
-    for (int i = 0; i < 4; i++) {
-        a[2 * i] = _mm256_unpacklo_epi32(in[2 * i], in[2 * i + 1]);
-        a[2 * i + 1] = _mm256_unpackhi_epi32(in[2 * i], in[2 * i + 1]);
-    }
-    for (int i = 0; i < 2; i++) {
-        b[4 * i] = _mm256_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 1] = _mm256_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 2] = _mm256_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-        b[4 * i + 3] = _mm256_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        out[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
-        out[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
-    }
-}
-
-/* Turn eight rows of eight bf16 numbers into floats. */
-static inline void turn_halves(const uint8_t *p, size_t stride, int n, __m256 *out, int out_stride) {
-    __m128i a[8], b[8], c[8];
-    for (int i = 0; i < 8; i++) a[i] = bf16_load(p + i * stride, n);
-    for (int i = 0; i < 4; i++) {
-        b[2 * i] = _mm_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
-        b[2 * i + 1] = _mm_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
-    }
-    for (int i = 0; i < 2; i++) {
-        c[4 * i] = _mm_unpacklo_epi32(b[4 * i], b[4 * i + 2]);
-        c[4 * i + 1] = _mm_unpackhi_epi32(b[4 * i], b[4 * i + 2]);
-        c[4 * i + 2] = _mm_unpacklo_epi32(b[4 * i + 1], b[4 * i + 3]);
-        c[4 * i + 3] = _mm_unpackhi_epi32(b[4 * i + 1], b[4 * i + 3]);
-    }
-    for (int i = 0; i < 4; i++) {
-        out[2 * i * out_stride] = bf16_floats(_mm_unpacklo_epi64(c[i], c[i + 4]));
-        out[(2 * i + 1) * out_stride] = bf16_floats(_mm_unpackhi_epi64(c[i], c[i + 4]));
-    }
-}
 
 /* Groups [g0, g0+n) of weight rows o.. of w. */
 static void load_tile(struct tile *t, const struct weight_rows *w, int o, int g0, int n) {
@@ -277,147 +128,6 @@ static void mul4_q8(const struct weight_rows *w, int outs, const struct act_row 
     for (int r = 0; r < rows; r += ROWS)
         for (int o = 0; o < tiled; o += TILE) mul_tile(w, o, x + r, min_int(ROWS, rows - r), y + (size_t)r * ld, ld);
     for (int r = 0; r < rows; r++) along_rows(w, tiled, outs, x + r, y + (size_t)r * ld);
-}
-
-/* ---- float32 rows: a group's weights are made float once for all rows; element i adds to accumulator i / 8 % 4, lane i % 8 ---- */
-
-struct group_weights {
-    __m256 v[GROUP / 8];
-};
-
-static inline void unpack4(const uint8_t *codes, __m256 scale, __m256 bias, struct group_weights *out) {
-    const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28), mask = _mm256_set1_epi32(15);
-    for (int i = 0; i < GROUP / 8; i++) {
-        __m256i c = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32((int)num_load32(codes + 4 * i)), shift), mask);
-        out->v[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(c), scale, bias);
-    }
-}
-
-static inline void unpack8(const uint8_t *codes, __m256 scale, __m256 bias, struct group_weights *out) {
-    for (int i = 0; i < GROUP / 8; i++)
-        out->v[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(codes + 8 * i)))), scale, bias);
-}
-
-static inline float bf16_at(const uint8_t *p, int i) { return num_from_bf16(num_load16(p + 2 * (size_t)i)); }
-
-enum { FLOAT_ROWS = 16 };
-
-static inline __attribute__((always_inline)) void mul_f32(const struct weight_rows *w, int bits, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
-    int groups = w->in / GROUP;
-    size_t group_bytes = (size_t)GROUP * bits / 8;
-    for (int o = 0; o < outs; o++) {
-        const uint8_t *codes = w->codes + (size_t)o * groups * group_bytes;
-        const uint8_t *scales = w->scales + (size_t)o * groups * 2, *biases = w->biases + (size_t)o * groups * 2;
-        for (int r0 = 0; r0 < rows; r0 += FLOAT_ROWS) {
-            int n = min_int(FLOAT_ROWS, rows - r0);
-            __m256 sum[FLOAT_ROWS][4];
-            memset(sum, 0, (size_t)n * sizeof *sum);
-            for (int g = 0; g < groups; g++) {
-                struct group_weights v;
-                __m256 scale = _mm256_set1_ps(bf16_at(scales, g)), bias = _mm256_set1_ps(bf16_at(biases, g));
-                if (bits == 4) unpack4(codes + g * group_bytes, scale, bias, &v);
-                else unpack8(codes + g * group_bytes, scale, bias, &v);
-                for (int r = 0; r < n; r++) {
-                    const float *p = x[r0 + r].x + (size_t)g * GROUP;
-                    for (int i = 0; i < 4; i++) {
-                        __m256 s = _mm256_fmadd_ps(v.v[i], _mm256_loadu_ps(p + 8 * i), sum[r][i]);
-                        sum[r][i] = _mm256_fmadd_ps(v.v[i + 4], _mm256_loadu_ps(p + 8 * i + 32), s);
-                    }
-                }
-            }
-            for (int r = 0; r < n; r++)
-                y[(size_t)(r0 + r) * ld + o] = add_lanes(_mm256_add_ps(_mm256_add_ps(sum[r][0], sum[r][2]), _mm256_add_ps(sum[r][1], sum[r][3])));
-        }
-    }
-}
-
-static void mul4_f32(const struct weight_rows *w, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
-    mul_f32(w, 4, outs, x, rows, y, ld);
-}
-
-static void mul8_f32(const struct weight_rows *w, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
-    mul_f32(w, 8, outs, x, rows, y, ld);
-}
-
-/* ---- quantisation ---- */
-
-/* 32 consecutive values as bytes: even positions in the low half, odd ones in the high half. */
-static inline __m256i even_odd(const __m256i v[4]) {
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    const __m256i split = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-    __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
-    return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(bytes, order), split), 0xD8);
-}
-
-static void quantise(const float *x, int in, struct act_row *out) {
-    const __m256 sign = _mm256_set1_ps(-0.0f);
-    for (int g = 0; g < in / GROUP; g++) {
-        __m256 v[8], most = _mm256_setzero_ps(), damage = _mm256_setzero_ps();
-        for (int i = 0; i < 8; i++) {
-            v[i] = _mm256_loadu_ps(x + (size_t)g * GROUP + 8 * i);
-            most = _mm256_max_ps(_mm256_andnot_ps(sign, v[i]), most);
-            damage = _mm256_add_ps(damage, _mm256_mul_ps(v[i], _mm256_setzero_ps()));
-        }
-        __m128 m = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
-        m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-        float largest = _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-        bool tiny = !(largest > 1e-30f), damaged = _mm256_movemask_ps(_mm256_cmp_ps(damage, damage, _CMP_UNORD_Q)) != 0;
-        float scale = damaged ? NAN : tiny ? 0 : largest / 127;
-        __m256 inverse = _mm256_set1_ps(damaged || tiny ? 0 : 127 / largest);
-        __m256i n[8], sum = _mm256_setzero_si256();
-        for (int i = 0; i < 8; i++) {
-            n[i] = damaged ? _mm256_setzero_si256() : _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
-            sum = _mm256_add_epi32(sum, n[i]);
-        }
-        __m256i first = even_odd(n), second = even_odd(n + 4);
-        _mm256_storeu_si256((__m256i *)(out->q + (size_t)g * GROUP), _mm256_permute2x128_si256(first, second, 0x20));
-        _mm256_storeu_si256((__m256i *)(out->q + (size_t)g * GROUP + 32), _mm256_permute2x128_si256(first, second, 0x31));
-        __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-        s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
-        s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1));
-        out->scale[g] = scale;
-        out->sum[g] = scale * (float)_mm_cvtsi128_si32(s);
-    }
-}
-
-/* ---- float32 vectors ---- */
-
-static float dot(const float *a, const float *b, int n) {
-    __m256 s[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-    int i = 0;
-    for (; i + 32 <= n; i += 32)
-        for (int k = 0; k < 4; k++) s[k] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i + 8 * k), _mm256_loadu_ps(b + i + 8 * k), s[k]);
-    for (; i + 8 <= n; i += 8) s[0] = _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), s[0]);
-    float sum = add_lanes(_mm256_add_ps(_mm256_add_ps(s[0], s[2]), _mm256_add_ps(s[1], s[3])));
-    for (; i < n; i++) sum = fmaf(a[i], b[i], sum);
-    return sum;
-}
-
-static void axpy(float a, const float *x, float *y, int n) {
-    __m256 f = _mm256_set1_ps(a);
-    int i = 0;
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_fmadd_ps(f, _mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i)));
-    for (; i < n; i++) y[i] = fmaf(a, x[i], y[i]);
-}
-
-static inline __m256 bf16_eight(const uint16_t *p) { return bf16_floats(_mm_loadu_si128((const __m128i *)p)); }
-
-static float dot_bf16(const uint16_t *a, const float *b, int n) {
-    __m256 s[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-    int i = 0;
-    for (; i + 32 <= n; i += 32)
-        for (int k = 0; k < 4; k++) s[k] = _mm256_fmadd_ps(bf16_eight(a + i + 8 * k), _mm256_loadu_ps(b + i + 8 * k), s[k]);
-    for (; i + 8 <= n; i += 8) s[0] = _mm256_fmadd_ps(bf16_eight(a + i), _mm256_loadu_ps(b + i), s[0]);
-    float sum = add_lanes(_mm256_add_ps(_mm256_add_ps(s[0], s[2]), _mm256_add_ps(s[1], s[3])));
-    for (; i < n; i++) sum = fmaf(num_from_bf16(a[i]), b[i], sum);
-    return sum;
-}
-
-static void axpy_bf16(float a, const uint16_t *x, float *y, int n) {
-    __m256 f = _mm256_set1_ps(a);
-    int i = 0;
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_fmadd_ps(f, bf16_eight(x + i), _mm256_loadu_ps(y + i)));
-    for (; i < n; i++) y[i] = fmaf(a, num_from_bf16(x[i]), y[i]);
 }
 
 const struct cpu_kernels *cpu_kernels_avx2(void) {

@@ -53,10 +53,8 @@ static void quantise_is_near(void **state) {
             for (int g = 0; g < 5; g++) {
                 float most = 0;
                 int sum = 0;
-                for (int i = 0; i < 64; i++) {
-                    most = fmaxf(most, fabsf(r.row[n].x[g * 64 + i]));
-                    sum += r.row[n].q[g * 64 + i];
-                }
+                for (int i = 0; i < 64; i++) most = fmaxf(most, fabsf(r.row[n].x[g * 64 + i]));
+                for (int i = 0; i < 64; i++) sum += r.row[n].q[g * 64 + i];
                 assert_float_equal(r.row[n].scale[g], most / 127, most * 1e-6);
                 assert_float_equal(r.row[n].sum[g], r.row[n].scale[g] * sum, 1e-4);
                 for (int i = g * 64; i < g * 64 + 64; i++) assert_true(fabs(row_value(&r.row[n], i) - r.row[n].x[i]) <= r.row[n].scale[g] * 0.50001);

@@ -1,0 +1,21 @@
+# The NEON kernels on any Linux machine: their unit test, compiled for 64-bit ARM and run under qemu's user emulation, where both are installed
+# (Debian: gcc-aarch64-linux-gnu, qemu-user). On an ARM machine the ordinary unit tests already run them.
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  find_program(CALLA_ARM64_CC aarch64-linux-gnu-gcc)
+  find_program(CALLA_QEMU_ARM64 NAMES qemu-aarch64 qemu-aarch64-static)
+  if(CALLA_ARM64_CC AND CALLA_QEMU_ARM64)
+    set(cpu ${CMAKE_SOURCE_DIR}/src/backend/cpu)
+    set(sources ${CMAKE_SOURCE_DIR}/tests/unit/backend/test_kernels.c ${cpu}/isa.c ${cpu}/kernels_portable.c ${CMAKE_SOURCE_DIR}/src/base/error.c)
+    set(arm64_flags -O2 -std=c17 -D_GNU_SOURCE -Itests/arm64 -Itests -Iinclude -Isrc -ffp-contract=off -fno-math-errno -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Werror)
+    add_custom_command(
+      OUTPUT test_kernels_arm64
+      COMMAND ${CALLA_ARM64_CC} ${arm64_flags} -march=armv8.2-a+dotprod -c ${cpu}/kernels_neon.c -o ${CMAKE_BINARY_DIR}/kernels_neon_arm64.o
+      COMMAND ${CALLA_ARM64_CC} ${arm64_flags} -static ${sources} ${CMAKE_BINARY_DIR}/kernels_neon_arm64.o -o ${CMAKE_BINARY_DIR}/test_kernels_arm64 -lm
+      WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+      DEPENDS ${sources} ${cpu}/kernels_neon.c ${CMAKE_SOURCE_DIR}/tests/arm64/cmocka.h ${cpu}/cpu.h ${CMAKE_SOURCE_DIR}/tests/unit/backend/random_affine.h
+      VERBATIM)
+    add_custom_target(arm64_kernels ALL DEPENDS test_kernels_arm64)
+    add_test(NAME arm64/kernels_under_qemu COMMAND ${CALLA_QEMU_ARM64} -cpu max ${CMAKE_BINARY_DIR}/test_kernels_arm64)
+    set_tests_properties(arm64/kernels_under_qemu PROPERTIES TIMEOUT 600)
+  endif()
+endif()
