@@ -3,6 +3,7 @@
 #define TINY_TOKENIZER_H
 #include "base/json.h"
 #include "base/str.h"
+#include <string.h>
 
 /* ids 256.. in this order; each is made by the merge of the same place */
 static const char *const tiny_merges[][2] = {{"a", "b"}, {"b", "c"}, {"a", "a"}, {"aa", "aa"}, {"ab", "c"}, {"\xC3", "\xA9"}, {" ", "a"}, {"\n", "\n"},
