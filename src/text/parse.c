@@ -404,7 +404,7 @@ static int finish_state(struct calla_parser *p, bool truncated) {
         bool whole = !truncated && is_whole(p, false) && call_only_space_after(&p->call) && !p->scan.length;
         if (!whole) return release(p, p->buf.len);
         rc = read_again(p);
-    } else if (p->state == PARSE_VALUE && p->call.depth && !is_whole(p, truncated) && !truncated && !p->flat) {
+    } else if (p->state == PARSE_VALUE && !truncated && !p->flat && !is_whole(p, false) && call_ends_nested(&p->call)) {
         p->flat = true;
         rc = read_again(p);
     }

@@ -67,6 +67,7 @@ struct call {
     struct call_tag tag;
     bool adjacent;   /* only white space since `tag` */
     int depth;       /* <function= inside a value that are still open */
+    bool nested;     /* there was one */
     bool follows;    /* `tag` is a <tool_call> right after the close */
     bool nested_end; /* `tag` ended such a one: its </tool_call> is to come */
 };
@@ -77,6 +78,8 @@ bool call_tag(struct call *c, const struct str *buf, const struct tag_scan *s, b
 bool call_text(struct call *c, char byte); /* a byte of text; true if it is more than white space */
 /* Whether nothing but white space stands after the close seen. */
 bool call_only_space_after(const struct call *c);
+/* Whether the text so far ends in a close that was taken for a nested call's: the nesting may not have been meant. */
+bool call_ends_nested(const struct call *c);
 /* Whether <function= at hand would begin another call: the close seen is certain enough. */
 bool call_may_follow(const struct call *c);
 /* Append the arguments as a JSON object; the call has a close. False when out of memory. */

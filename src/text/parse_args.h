@@ -12,9 +12,7 @@ enum args_type { ARGS_STRING = 1, ARGS_INTEGER = 2, ARGS_NUMBER = 4, ARGS_BOOLEA
 struct args_param {
     struct slice name;
     unsigned types; /* of enum args_type; 0: the schema does not say */
-    /* scratch of one call's resolution: the last place of the parameter's tag, closed properly before or not; -1: nowhere */
-    ptrdiff_t last_proper, last_any;
-    bool taken;
+    bool proper, taken; /* scratch of one call: it begins right after a </parameter> somewhere; its place is found */
 };
 struct args_tool {
     struct slice name;

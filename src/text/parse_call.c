@@ -3,7 +3,7 @@
  * Values are not escaped in this format, so a value may hold any of the tags. The rules, in words in docs/chat.md:
  * - a tag counts at the start of a line, or right after another tag that counts; anywhere in a value that began on its tag's own line;
  * - <function= ... </function> inside a value nest;
- * - a parameter begins where its name is declared and was not used yet; the last such place wins, one after </parameter> over one without;
+ * - a parameter begins where its name is declared and was not used yet; without a </parameter> before it only if it begins nowhere with one;
  * - the call ends at the last close, a close with more of its tags over one with fewer.
  */
 #include "base/mem.h"
@@ -35,6 +35,10 @@ bool call_text(struct call *c, char byte) {
 }
 
 bool call_only_space_after(const struct call *c) { return c->close.level && c->adjacent && c->tag.end == c->close.end; }
+
+bool call_ends_nested(const struct call *c) {
+    return c->nested && c->adjacent && (c->tag.kind == TAG_FUNCTION_END || c->tag.kind == TAG_CALL_END);
+}
 
 bool call_may_follow(const struct call *c) {
     return c->close.level >= CLOSE_BARE_WRAPPED || call_only_space_after(c) || (c->adjacent && c->tag.kind == TAG_CALL && c->follows);
@@ -97,8 +101,10 @@ static void on_close(struct call *c, const struct str *buf, const struct tag_sca
 
 bool call_tag(struct call *c, const struct str *buf, const struct tag_scan *s, bool flat) {
     bool line_start = at_line_start(buf, s->begin), ok = true, nested_end = false;
-    if (s->kind == TAG_FUNCTION && !flat && (line_start || (c->adjacent && c->tag.kind == TAG_CALL && c->tag.line_start))) c->depth++;
-    else if (c->depth) {
+    if (s->kind == TAG_FUNCTION && !flat && (line_start || (c->adjacent && c->tag.kind == TAG_CALL && c->tag.line_start))) {
+        c->depth++;
+        c->nested = true;
+    } else if (c->depth) {
         nested_end = s->kind == TAG_FUNCTION_END && (line_start || c->adjacent) && --c->depth == 0;
     } else if (s->kind == TAG_PARAMETER) ok = on_parameter(c, buf, s, line_start);
     else if (s->kind == TAG_FUNCTION_END || s->kind == TAG_CALL_END) on_close(c, buf, s, line_start);
@@ -110,18 +116,11 @@ bool call_tag(struct call *c, const struct str *buf, const struct tag_scan *s, b
 }
 
 /* ---- arguments ---- */
-/* Mark each declared parameter's last place. */
-static void find_last(struct call *c) {
-    for (size_t i = 0; c->tool && i < c->tool->n; i++) {
-        c->tool->params[i].last_proper = c->tool->params[i].last_any = -1;
-        c->tool->params[i].taken = false;
-    }
-    for (size_t i = 0; i < c->close.n_bounds; i++) {
-        struct call_bound *b = &c->bounds[i];
-        if (b->param < 0) continue;
-        c->tool->params[b->param].last_any = (ptrdiff_t)i;
-        if (b->proper) c->tool->params[b->param].last_proper = (ptrdiff_t)i;
-    }
+/* Mark the declared parameters that begin right after a </parameter> somewhere. */
+static void find_proper(struct call *c) {
+    for (size_t i = 0; c->tool && i < c->tool->n; i++) c->tool->params[i].proper = c->tool->params[i].taken = false;
+    for (size_t i = 0; i < c->close.n_bounds; i++)
+        if (c->bounds[i].param >= 0 && c->bounds[i].proper) c->tool->params[c->bounds[i].param].proper = true;
 }
 
 /* Whether a parameter begins at bound i, given those chosen before it. */
@@ -129,8 +128,7 @@ static bool choose(const struct call *c, const struct str *buf, size_t i, const 
     const struct call_bound *b = &c->bounds[i];
     if (b->param >= 0) {
         const struct args_param *p = &c->tool->params[b->param];
-        if (i == 0) return true;
-        return !p->taken && (p->last_proper >= 0 ? p->last_proper : p->last_any) == (ptrdiff_t)i;
+        return !p->taken && (b->proper || !p->proper);
     }
     if (n_undeclared == UNDECLARED_MAX) return false;
     for (size_t u = 0; u < n_undeclared; u++) {
@@ -159,7 +157,7 @@ bool call_arguments(struct call *c, const struct str *buf, struct str *out) {
     size_t undeclared[UNDECLARED_MAX], n_undeclared = 0;
     const struct call_bound *at = NULL;
     bool ok = true;
-    find_last(c);
+    find_proper(c);
     str_putc(out, '{');
     for (size_t i = 0; ok && !out->failed && i < c->close.n_bounds; i++) {
         struct call_bound *b = &c->bounds[i];
