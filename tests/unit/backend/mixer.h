@@ -43,7 +43,7 @@ static float *randoms(size_t n, uint64_t seed, double mean, double scale) {
     for (size_t i = 0; i < n; i++) x[i] = (float)(mean + scale * normal(seed, i));
     return x;
 }
-static struct be_vector *vector_of(struct backend *be, const float *x, size_t n) {
+static inline struct be_vector *vector_of(struct backend *be, const float *x, size_t n) {
     struct be_vector *v;
     assert_int_equal(be_ops(be)->vector_new(be, x, n, &v, NULL), 0);
     return v;
