@@ -107,18 +107,19 @@ static void *serve(void *arg) {
 static int reserve(struct calla_engine *e, struct calla_error *err) {
     size_t n = (size_t)e->parallel;
     int max_logits = model_max_logits(e->model);
-    if (max_logits < e->parallel || max_logits < BE_PAGE)
-        return err_set(err, CALLA_E_INTERNAL, "the model has logits for %d rows of a pass: too few for %d sequences", max_logits,
+    if (max_logits < e->parallel || max_logits < BE_PAGE || max_logits > BE_SLOTS)
+        return err_set(err, CALLA_E_INTERNAL, "the model has logits for %d rows of a pass, which does not suit %d sequences", max_logits,
                        e->parallel);
     e->limits = schedule_limits(model_chunk(e->model), max_logits);
     e->running = mem_calloc(n, sizeof *e->running);
     e->items = mem_calloc(n, sizeof *e->items);
     e->spans = mem_calloc(n, sizeof *e->spans);
     e->pass = mem_calloc(n, sizeof *e->pass);
-    e->slot_ids = mem_calloc(n, sizeof *e->slot_ids);
+    e->chosen = mem_calloc((size_t)max_logits, sizeof *e->chosen);
     e->slots = mem_calloc((size_t)max_logits, sizeof *e->slots);
-    if (!e->running || !e->items || !e->spans || !e->pass || !e->slot_ids || !e->slots)
+    if (!e->running || !e->items || !e->spans || !e->pass || !e->chosen || !e->slots)
         return err_set(err, CALLA_E_MEMORY, "no memory for an engine of %d sequences", e->parallel);
+    for (int i = 0; i < max_logits; i++) e->slots[i] = i;
     return sampler_open(&e->sampler, e->info.vocab, err);
 }
 
@@ -128,7 +129,7 @@ static void dispose(struct calla_engine *e) {
     mem_free(e->items);
     mem_free(e->spans);
     mem_free(e->pass);
-    mem_free(e->slot_ids);
+    mem_free(e->chosen);
     mem_free(e->slots);
     if (e->model) model_close(e->model);
     pthread_mutex_destroy(&e->lock);

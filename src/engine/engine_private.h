@@ -28,8 +28,8 @@ struct calla_engine {
     struct schedule_item *items; /* [parallel] */
     struct schedule_span *spans; /* [parallel] */
     struct pass_span *pass;      /* [parallel] */
-    int32_t *slots;              /* [limits.logits] where the device puts the greedy id of each row of logits */
-    int32_t *slot_ids;           /* [parallel] and what it put there, by seat */
+    int32_t *slots;              /* [limits.logits] row i's slot is i: where the device puts its greedy id */
+    int32_t *chosen;             /* [limits.logits] and what it put there */
     atomic_int fail_in;          /* test hook: steps until one fails; 0: none does */
 
     pthread_mutex_t lock;

@@ -8,8 +8,6 @@
 #include "engine/engine_private.h"
 #include <string.h>
 
-enum { NOWHERE = BE_SLOTS - 1 }; /* the slot of rows whose greedy id nobody reads */
-
 /* ---- the pass ---- */
 
 static bool step_fails(struct calla_engine *e) {
@@ -23,27 +21,20 @@ static struct pass_span span_of(struct calla_engine *e, const struct schedule_sp
     return (struct pass_span){.sequence = r->sequence, .ids = ids, .rows = s->rows, .logits = s->logits};
 }
 
-/* Run the scheduled spans; afterwards slot_ids has the device's choice for the seats of simple requests that wanted one. */
+/* Run the scheduled spans; afterwards chosen[row] is the device's choice for each row of logits whose request wants no more than that. */
 static int run_pass(struct calla_engine *e, int n_spans, struct calla_error *err) {
-    int32_t wanted[BE_SLOTS], found[BE_SLOTS];
-    int rows = 0, n = 0;
+    int rows = 0;
+    bool device = false;
     for (int i = 0; i < n_spans; i++) {
         const struct schedule_span *s = &e->spans[i];
-        struct calla_request *r = e->running[s->item];
         e->pass[i] = span_of(e, s);
-        for (int k = 0; k < s->logits; k++) e->slots[rows++] = NOWHERE;
-        bool picks = r->simple && s->logits && (r->computed == r->n_prompt || r->computed + s->rows == r->n_prompt);
-        if (picks) e->slots[rows - 1] = wanted[n++] = s->item;
+        rows += s->logits;
+        device |= s->logits && e->running[s->item]->simple;
     }
     if (step_fails(e)) return err_set(err, CALLA_E_BACKEND, "a test made this step fail");
-    int rc = model_forward(e->model, e->pass, n_spans, n ? e->slots : NULL, err);
+    int rc = model_forward(e->model, e->pass, n_spans, device ? e->slots : NULL, err);
     if (!rc) rc = model_wait(e->model, err);
-    if (!rc && n) rc = model_tokens(e->model, wanted, n, found, err);
-    for (int i = 0; i < n && !rc; i++) {
-        e->slot_ids[wanted[i]] = found[i];
-        if (found[i] < 0 || found[i] >= e->info.vocab)
-            rc = err_set(err, CALLA_E_BACKEND, "the device chose id %d of a vocabulary of %d", found[i], e->info.vocab);
-    }
+    if (!rc && device) rc = model_tokens(e->model, e->slots, rows, e->chosen, err);
     return rc;
 }
 
@@ -95,15 +86,21 @@ static int sample(struct calla_engine *e, struct calla_request *r, int row, int3
     return 0;
 }
 
+static int device_choice(const struct calla_engine *e, int row, int32_t *id, struct calla_error *err) {
+    *id = e->chosen[row];
+    if (*id >= 0 && *id < e->info.vocab) return 0;
+    return err_set(err, CALLA_E_BACKEND, "the device chose id %d of a vocabulary of %d", *id, e->info.vocab);
+}
+
 /* The next id of the request in this seat. */
 static void answer(struct calla_engine *e, int seat, int row) {
     struct calla_request *r = e->running[seat];
     struct calla_error err = {0};
     struct calla_top top[64];
-    int32_t id = e->slot_ids[seat];
+    int32_t id;
     float logprob = 0;
     int n_top = 0;
-    int rc = r->simple ? 0 : sample(e, r, row, &id, &logprob, top, &n_top, &err);
+    int rc = r->simple ? device_choice(e, row, &id, &err) : sample(e, r, row, &id, &logprob, top, &n_top, &err);
     if (rc == CALLA_E_CANCELLED) return; /* the next sweep ends it */
     if (rc) {
         engine_retire(e, seat, CALLA_FINISH_ERROR, &err);

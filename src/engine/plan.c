@@ -14,8 +14,8 @@ int plan_options(struct calla_options *o, struct calla_error *err) {
     if (!o->model || !*o->model) return err_set(err, CALLA_E_INVALID, "no model folder given");
     if (!o->parallel) o->parallel = 4;
     if (!o->queue) o->queue = 64;
-    if (o->parallel < 0 || o->parallel >= BE_SLOTS)
-        return err_set(err, CALLA_E_INVALID, "parallel is %d: 1 to %d sequences can run at once", o->parallel, BE_SLOTS - 1);
+    if (o->parallel < 0 || o->parallel > BE_SLOTS)
+        return err_set(err, CALLA_E_INVALID, "parallel is %d: 1 to %d sequences can run at once", o->parallel, BE_SLOTS);
     if (o->queue < 0 || o->queue > 1 << 16)
         return err_set(err, CALLA_E_INVALID, "queue is %d: 1 to %d requests can wait", o->queue, 1 << 16);
     if (o->max_seq < 0 || o->max_seq == 1 || o->max_seq > 1 << 24)

@@ -395,7 +395,7 @@ static void options_out_of_range(void **state) {
     (o = good, change, assert_int_equal(calla_engine_open(&e, &o, &err), code), assert_null(e), assert_contains(err.message, text))
     BAD(o.model = NULL, CALLA_E_INVALID, "model");
     BAD(o.parallel = -1, CALLA_E_INVALID, "parallel");
-    BAD(o.parallel = 256, CALLA_E_INVALID, "parallel");
+    BAD(o.parallel = 257, CALLA_E_INVALID, "parallel");
     BAD(o.queue = -5, CALLA_E_INVALID, "queue");
     BAD(o.max_seq = -5, CALLA_E_INVALID, "max_seq");
     BAD(o.max_seq = 1, CALLA_E_INVALID, "max_seq");
