@@ -100,7 +100,8 @@ void calla_engine_stats(struct calla_engine *engine, struct calla_stats *out); /
 /* ---- requests ---- */
 struct calla_sampling calla_sampling_greedy(void);
 
-/* Hooks, called on the engine thread between steps; a request that has one runs at depth one. */
+/* Hooks, called on the engine thread between steps; a request that has one runs at depth one. No hook runs once calla_request_free has returned; a hook must
+ * not free its request. */
 /* Write 1-bits for the ids allowed next, bit id%32 of mask[id/32] (given all zero); `generated` are the ids so far. Return false: no mask this step. */
 typedef bool calla_mask_fn(void *ctx, const int32_t *generated, size_t n, uint32_t *mask, int32_t vocab);
 /* The id that must come next, or -1. */
