@@ -1,4 +1,5 @@
-/* tiny_tokenizer.h - a tokenizer.json small enough to read: the 256 bytes (id = byte), a few merges, three added tokens. For tests and fuzzers. */
+/* tiny_tokenizer.h - a tokenizer.json small enough to read: the 256 bytes (id = byte), a few merges, three added tokens. For tests and
+ * fuzzers. */
 #ifndef TINY_TOKENIZER_H
 #define TINY_TOKENIZER_H
 #include "base/json.h"
@@ -6,8 +7,9 @@
 #include <string.h>
 
 /* ids 256.. in this order; each is made by the merge of the same place */
-static const char *const tiny_merges[][2] = {{"a", "b"}, {"b", "c"}, {"a", "a"}, {"aa", "aa"}, {"ab", "c"}, {"\xC3", "\xA9"}, {" ", "a"}, {"\n", "\n"},
-                                             {"aaaa", "aaaa"}, {"x", "y"}, {"xy", "z"}, {"y", "z"}, {"x", "yz"}, {"1", "1"}, {"\xE6", "\xBC"}};
+static const char *const tiny_merges[][2] = {{"a", "b"},       {"b", "c"}, {"a", "a"},   {"aa", "aa"},     {"ab", "c"},
+                                             {"\xC3", "\xA9"}, {" ", "a"}, {"\n", "\n"}, {"aaaa", "aaaa"}, {"x", "y"},
+                                             {"xy", "z"},      {"y", "z"}, {"x", "yz"},  {"1", "1"},       {"\xE6", "\xBC"}};
 enum { TINY_MERGES = 15, TINY_FIRST_ADDED = 256 + TINY_MERGES - 1 /* "xyz" has two merges, one id */ };
 static const char *const tiny_added[] = {"<|end|>", "<|end|>!", "<think>"};
 
@@ -24,8 +26,9 @@ static inline void tiny_spelling(struct str *s, const char *bytes) {
     str_free(&text);
 }
 
-#define TINY_PATTERN                                                                                                                               \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?[\\\\p{L}\\\\p{M}]+|\\\\p{N}| ?[^\\\\s\\\\p{L}\\\\p{M}\\\\p{N}]+[\\\\r\\\\n]*|"   \
+#define TINY_PATTERN                                                                                                                       \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?[\\\\p{L}\\\\p{M}]+|\\\\p{N}| "                                            \
+    "?[^\\\\s\\\\p{L}\\\\p{M}\\\\p{N}]+[\\\\r\\\\n]*|"                                                                                     \
     "\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
 
 static inline void tiny_vocab(struct str *s) {
@@ -70,16 +73,19 @@ static inline struct str tiny_tokenizer(void) {
     str_puts(&s, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
     for (int i = 0; i < 3; i++) {
         str_printf(&s,
-                   "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,\"special\":true}",
+                   "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+                   "\"special\":true}",
                    i ? "," : "", TINY_FIRST_ADDED + i, tiny_added[i]);
     }
-    str_puts(&s, "],\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
-                 "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" TINY_PATTERN "\"},\"behavior\":\"Isolated\",\"invert\":false},"
-                 "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":false}]},"
-                 "\"post_processor\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":false},"
-                 "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":false},"
-                 "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":\"\",\"end_of_word_suffix\":\"\","
-                 "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":");
+    str_puts(
+        &s,
+        "],\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":["
+        "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" TINY_PATTERN "\"},\"behavior\":\"Isolated\",\"invert\":false},"
+        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":false}]},"
+        "\"post_processor\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":false},"
+        "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":false,\"use_regex\":false},"
+        "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":\"\",\"end_of_word_suffix\":\"\","
+        "\"fuse_unk\":false,\"byte_fallback\":false,\"ignore_merges\":false,\"vocab\":");
     tiny_vocab(&s);
     str_puts(&s, ",\"merges\":");
     tiny_merge_list(&s);

@@ -27,7 +27,8 @@ int added_open(struct added *a, const struct added_token *tokens, size_t n, stru
         struct slice s = tokens[i].text;
         if (!s.n || s.n > ADDED_BYTES_MAX) {
             added_close(a);
-            return err_set(err, CALLA_E_UNSUPPORTED, "added token %d has %zu bytes of text, 1 to %d are read", (int)tokens[i].id, s.n, ADDED_BYTES_MAX);
+            return err_set(err, CALLA_E_UNSUPPORTED, "added token %d has %zu bytes of text, 1 to %d are read", (int)tokens[i].id, s.n,
+                           ADDED_BYTES_MAX);
         }
         a->tokens[i] = tokens[i];
         a->ids[i] = tokens[i].id;
@@ -60,7 +61,8 @@ int32_t added_id(const struct added *a, struct slice text) {
 
 bool added_has(const struct added *a, int32_t id) { return a->n && bsearch(&id, a->ids, a->n, sizeof *a->ids, by_id); }
 
-/* The first of tokens[lo, hi), which agree on their first d bytes, whose byte d is at least c; a token of d bytes sorts before all of them. */
+/* The first of tokens[lo, hi), which agree on their first d bytes, whose byte d is at least c; a token of d bytes sorts before all of them.
+ */
 static size_t lower(const struct added *a, size_t lo, size_t hi, size_t d, unsigned c) {
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;

@@ -17,7 +17,7 @@ struct added {
     struct added_token *tokens; /* [n], sorted by text */
     int32_t *ids;               /* [n], sorted */
     size_t n;
-    bool first[256];            /* some token begins with this byte */
+    bool first[256]; /* some token begins with this byte */
 };
 /* Takes a copy of the array; the texts must outlive it. */
 int added_open(struct added *a, const struct added_token *tokens, size_t n, struct calla_error *err);

@@ -4,10 +4,10 @@
 #include "base/num.h"
 #include <string.h>
 
-enum { SHORT_WORD = 48 }; /* bytes up to which a scan beats the heap */
-#define NO_RANK 0xFFFFFFu  /* the rank bits of FREE, so over every rank */
-#define FREE UINT64_MAX   /* an empty slot of the merges */
-#define ODD 0x9E3779B97F4A7C15ull /* 2^64 / golden ratio */
+enum { SHORT_WORD = 48 };             /* bytes up to which a scan beats the heap */
+#define NO_RANK 0xFFFFFFu             /* the rank bits of FREE, so over every rank */
+#define FREE    UINT64_MAX            /* an empty slot of the merges */
+#define ODD     0x9E3779B97F4A7C15ull /* 2^64 / golden ratio */
 
 /* ---- spellings ---- */
 
@@ -160,7 +160,8 @@ static int index_merges(struct bpe *b, struct calla_error *err) {
 static int merge_word(const struct bpe *b, struct bpe_scratch *s, struct slice word, struct calla_ids *out, struct calla_error *err);
 
 /* Keep in `words` only the spellings that merging (or, with whole_words, the rule) makes one token. */
-static int keep_whole(struct bpe *b, bool whole_words, bool (*reserved)(const void *ctx, int32_t id), const void *ctx, struct calla_error *err) {
+static int keep_whole(struct bpe *b, bool whole_words, bool (*reserved)(const void *ctx, int32_t id), const void *ctx,
+                      struct calla_error *err) {
     struct bpe_scratch scratch = {0};
     struct calla_ids ids = {0};
     size_t word_max = 0;
@@ -226,7 +227,8 @@ struct bpe_symbol {
     uint32_t rank;          /* of joining with the next one; NO_RANK: cannot, or this symbol is gone */
 };
 
-/* The heap holds rank << 32 | place: its least is the lowest rank, then the leftmost place. Stale when the symbol there has another rank by now. */
+/* The heap holds rank << 32 | place: its least is the lowest rank, then the leftmost place. Stale when the symbol there has another rank by
+ * now. */
 static void heap_push(uint64_t *h, size_t *n, uint64_t key) {
     size_t i = (*n)++;
     for (size_t up; i && h[up = (i - 1) / 2] > key; i = up) h[i] = h[up];

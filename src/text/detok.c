@@ -1,7 +1,7 @@
 /* detok.c - the detokeniser: bytes of ids to whole UTF-8.
  *
- * Invariant: `held` is the beginning of a character that more bytes may still complete, so at most three bytes; everything given out is valid UTF-8, and
- * the pieces joined are the lossy decoding of all bytes joined.
+ * Invariant: `held` is the beginning of a character that more bytes may still complete, so at most three bytes; everything given out is
+ * valid UTF-8, and the pieces joined are the lossy decoding of all bytes joined.
  */
 #include "base/error.h"
 #include "base/mem.h"
@@ -29,7 +29,8 @@ int calla_detok_feed(struct calla_detok *d, int32_t id, bool skip_control, char 
     if (skip_control && calla_token_is_control(d->tok, id)) len = 0;
     *n = 0;
     /* the worst case is one replacement for each byte */
-    if (!mem_add(len, 4, &need) || !mem_mul(need, sizeof replacement, &need)) return err_set(err, CALLA_E_MEMORY, "a token too long to decode");
+    if (!mem_add(len, 4, &need) || !mem_mul(need, sizeof replacement, &need))
+        return err_set(err, CALLA_E_MEMORY, "a token too long to decode");
     if (need > *cap || !*buf) {
         char *grown = calla_realloc(*buf, need);
         if (!grown) return err_set(err, CALLA_E_MEMORY, "no memory to decode a token of %zu bytes", len);

@@ -65,7 +65,8 @@ static int append_stretch(struct slice text, struct str *buf, struct calla_error
     else if (!(c = mem_array(room, 2 * sizeof *c))) return err_set(err, CALLA_E_MEMORY, "no memory to normalise %zu bytes of text", text.n);
     for (size_t at = 0, used; at < text.n; at += used) {
         uint32_t x = utf8_decode(text.p + at, text.n - at, &used);
-        utf8proc_ssize_t k = utf8proc_decompose_char((int32_t)x, c + n, (utf8proc_ssize_t)(room - n), UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, NULL);
+        utf8proc_ssize_t k =
+            utf8proc_decompose_char((int32_t)x, c + n, (utf8proc_ssize_t)(room - n), UTF8PROC_DECOMPOSE | UTF8PROC_STABLE, NULL);
         if (k < 0 || (size_t)k > room - n) {
             if (c != small) mem_free(c);
             return err_set(err, CALLA_E_INTERNAL, "utf8proc decomposes U+%04X to %zd parts", (unsigned)x, k);

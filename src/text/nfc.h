@@ -1,7 +1,7 @@
 /* nfc.h - Unicode normalisation form C of UTF-8 text, over utf8proc.
  *
- * Invariants: the result is NFC by utf8proc's Unicode version; text that has nothing to change is not copied; time is linear in the text, also for
- * long runs of combining marks. A table is immutable after nfc_open and may be shared by threads.
+ * Invariants: the result is NFC by utf8proc's Unicode version; text that has nothing to change is not copied; time is linear in the text,
+ * also for long runs of combining marks. A table is immutable after nfc_open and may be shared by threads.
  */
 #ifndef CALLA_TEXT_NFC_H
 #define CALLA_TEXT_NFC_H

@@ -1,6 +1,7 @@
 /* pretoken.c - see pretoken.h.
  *
- * The pattern is rewritten before PCRE2 compiles it: `\s` becomes the list of Unicode's White_Space, since PCRE2's own `\s` also holds U+180E.
+ * The pattern is rewritten before PCRE2 compiles it: `\s` becomes the list of Unicode's White_Space, since PCRE2's own `\s` also holds
+ * U+180E.
  */
 #include "text/pretoken.h"
 #include "base/mem.h"
@@ -12,10 +13,12 @@ enum { PATTERN_MAX = 64 * 1024, STACK_MIN = 64 * 1024, STACK_MAX = 64 * 1024 * 1
 enum { STEPS_BASE = 10 * 1000 * 1000, STEPS_PER_BYTE = 16 };
 #define HEAP_LIMIT (1024u * 1024u) /* KiB, where there is no JIT */
 
-static const char white_space[] = "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
+static const char white_space[] =
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
 static int refuse(struct calla_error *err, const char *what, size_t n, size_t at) {
-    return err_set(err, CALLA_E_UNSUPPORTED, "the split pattern uses \"%.*s\" at byte %zu, which this tokenizer does not read", (int)n, what, at);
+    return err_set(err, CALLA_E_UNSUPPORTED, "the split pattern uses \"%.*s\" at byte %zu, which this tokenizer does not read", (int)n,
+                   what, at);
 }
 
 /* An escape at p (p.p[0] is the backslash), to out; *used is its length. */
@@ -86,7 +89,8 @@ static int compile(struct pretoken *p, const struct str *pattern, struct calla_e
     pcre2_compile_context *context = pcre2_compile_context_create(p->memory);
     if (!context) return err_set(err, CALLA_E_MEMORY, "no memory for the split pattern");
     pcre2_set_parens_nest_limit(context, 32);
-    p->code = pcre2_compile((PCRE2_SPTR)pattern->data, pattern->len, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &number, &at, context);
+    p->code =
+        pcre2_compile((PCRE2_SPTR)pattern->data, pattern->len, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &number, &at, context);
     pcre2_compile_context_free(context);
     if (!p->code && number == PCRE2_ERROR_HEAP_FAILED) return err_set(err, CALLA_E_MEMORY, "no memory for the split pattern");
     if (!p->code) {
@@ -159,7 +163,8 @@ static int find(struct pretoken_run *r, struct calla_error *err) {
             continue;
         }
         if (rc == PCRE2_ERROR_NOMEMORY) return err_set(err, CALLA_E_MEMORY, "no memory to split text into words");
-        return err_set(err, CALLA_E_UNSUPPORTED, "the split pattern is too costly for the text from byte %zu on (PCRE2 error %d)", r->at, rc);
+        return err_set(err, CALLA_E_UNSUPPORTED, "the split pattern is too costly for the text from byte %zu on (PCRE2 error %d)", r->at,
+                       rc);
     }
 }
 

@@ -1,8 +1,8 @@
 /* pretoken.h - the tokenizer's split rule: cuts text into words by the regular expression of tokenizer.json, run by PCRE2.
  *
- * Invariants: a pattern is accepted only if each of its constructs means the same in PCRE2 and in the expression engine that tokenizer.json is
- * written for; it cannot match the empty string; what it leaves unmatched is a word of its own, so the words joined are the text.
- * A pretoken is immutable once open and may be shared by threads; a pretoken_run belongs to one thread.
+ * Invariants: a pattern is accepted only if each of its constructs means the same in PCRE2 and in the expression engine that tokenizer.json
+ * is written for; it cannot match the empty string; what it leaves unmatched is a word of its own, so the words joined are the text. A
+ * pretoken is immutable once open and may be shared by threads; a pretoken_run belongs to one thread.
  */
 #ifndef CALLA_TEXT_PRETOKEN_H
 #define CALLA_TEXT_PRETOKEN_H
@@ -23,11 +23,11 @@ void pretoken_close(struct pretoken *p);
 struct pretoken_run {
     const struct pretoken *rule;
     struct slice text;
-    size_t at;                  /* next byte to give */
+    size_t at;                   /* next byte to give */
     size_t match_from, match_to; /* a match not yet given, if match_to > at */
     pcre2_match_data *data;
     pcre2_match_context *context;
-    pcre2_jit_stack *stack;     /* made only for a text that needs more than the thread's stack */
+    pcre2_jit_stack *stack; /* made only for a text that needs more than the thread's stack */
 };
 /* text: valid UTF-8, borrowed until the walk ends. */
 int pretoken_start(struct pretoken_run *r, const struct pretoken *rule, struct slice text, struct calla_error *err);

@@ -10,7 +10,8 @@ enum { FILE_MAX = 64 * 1024 * 1024 };
 
 static int add_id(struct calla_ids *out, const struct json *v, struct calla_error *err) {
     int64_t id;
-    if (!json_int(v, &id) || id < 0 || id > INT32_MAX) return err_set(err, CALLA_E_FORMAT, "eos_token_id holds something that is not a token id");
+    if (!json_int(v, &id) || id < 0 || id > INT32_MAX)
+        return err_set(err, CALLA_E_FORMAT, "eos_token_id holds something that is not a token id");
     int32_t one = (int32_t)id;
     return calla_ids_append(out, &one, 1, err);
 }
@@ -36,7 +37,8 @@ static int from_tokenizer_config(const struct json *root, const struct added *ad
     const struct json *v = json_get(root, "eos_token");
     if (!v || v->type == JSON_NULL) return 0;
     if (v->type == JSON_OBJECT) v = json_get(v, "content");
-    if (!json_is(v, JSON_STRING)) return err_set(err, CALLA_E_FORMAT, "eos_token is neither a string nor an object with a string \"content\"");
+    if (!json_is(v, JSON_STRING))
+        return err_set(err, CALLA_E_FORMAT, "eos_token is neither a string nor an object with a string \"content\"");
     int32_t id = added_id(added, v->string);
     if (id < 0) {
         int shown = v->string.n > 60 ? 60 : (int)v->string.n;

@@ -1,4 +1,5 @@
-/* tokenizer.c - the door to the tokenizer: opening a folder, looking ids up, and encoding: added tokens, then NFC, split and merges of what lies between. */
+/* tokenizer.c - the door to the tokenizer: opening a folder, looking ids up, and encoding: added tokens, then NFC, split and merges of what
+ * lies between. */
 #include "text/tokenizer.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -70,8 +71,8 @@ bool calla_token_is_control(const struct calla_tokenizer *tok, int32_t id) { ret
 struct encoder {
     const struct calla_tokenizer *tok;
     struct calla_ids *out;
-    struct slice run;     /* while it comes from one piece, a view of it; else of `joined` */
-    size_t run_at;        /* the run's place in the joined pieces */
+    struct slice run; /* while it comes from one piece, a view of it; else of `joined` */
+    size_t run_at;    /* the run's place in the joined pieces */
     struct str joined, normal;
     struct pretoken_run walk;
     struct bpe_scratch scratch;
@@ -104,7 +105,8 @@ static int end_run(struct encoder *e) {
     if (text.n > INT32_MAX) return err_set(e->err, CALLA_E_INVALID, "a text of %zu bytes is too long to encode", text.n);
     int rc = nfc_normalize(e->tok->use_nfc ? &e->tok->nfc : NULL, text, at, &e->normal, &text, e->err);
     if (!rc) rc = pretoken_start(&e->walk, &e->tok->split, text, e->err);
-    while (!rc && !(rc = pretoken_next(&e->walk, &word, e->err)) && word.n) rc = bpe_encode(&e->tok->bpe, &e->scratch, word, e->out, e->err);
+    while (!rc && !(rc = pretoken_next(&e->walk, &word, e->err)) && word.n)
+        rc = bpe_encode(&e->tok->bpe, &e->scratch, word, e->out, e->err);
     return rc;
 }
 
@@ -122,7 +124,8 @@ static int add_control(struct encoder *e, struct slice text) {
     return add_text(e, text.p + from, text.n - from);
 }
 
-int tok_encode_pieces(const struct calla_tokenizer *tok, const struct tok_piece *pieces, size_t n, struct calla_ids *out, struct calla_error *err) {
+int tok_encode_pieces(const struct calla_tokenizer *tok, const struct tok_piece *pieces, size_t n, struct calla_ids *out,
+                      struct calla_error *err) {
     struct encoder e = {.tok = tok, .out = out, .err = err};
     size_t before = out->len;
     int rc = 0;
@@ -139,7 +142,8 @@ int tok_encode_pieces(const struct calla_tokenizer *tok, const struct tok_piece 
     return rc;
 }
 
-int calla_encode(const struct calla_tokenizer *tok, const char *text, size_t n, bool control, struct calla_ids *out, struct calla_error *err) {
+int calla_encode(const struct calla_tokenizer *tok, const char *text, size_t n, bool control, struct calla_ids *out,
+                 struct calla_error *err) {
     struct tok_piece piece = {text, n, control};
     return tok_encode_pieces(tok, &piece, 1, out, err);
 }

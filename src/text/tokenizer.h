@@ -13,9 +13,9 @@ struct tok_piece {
     bool control; /* added tokens spelled wholly inside this piece become their ids */
 };
 
-/* Append the ids of the pieces, in order, to out. The text between two recognised added tokens is joined over the pieces and encoded in one go
- * (NFC, split, BPE), so the result is that of the whole text wherever the uncontrolled pieces spell no added token.
- * CALLA_E_FORMAT for invalid UTF-8, with the byte offset into the joined text; out is then as it was. Any thread. */
+/* Append the ids of the pieces, in order, to out. The text between two recognised added tokens is joined over the pieces and encoded in one
+ * go (NFC, split, BPE), so the result is that of the whole text wherever the uncontrolled pieces spell no added token. CALLA_E_FORMAT for
+ * invalid UTF-8, with the byte offset into the joined text; out is then as it was. Any thread. */
 int tok_encode_pieces(const struct calla_tokenizer *tok, const struct tok_piece *pieces, size_t n, struct calla_ids *out,
                       struct calla_error *err);
 

@@ -1,6 +1,7 @@
 /* tokenizer_json.c - see tokenizer_json.h.
  *
- * The vocabulary and the merges are read event by event; the small fields are cut out as bytes, parsed to a tree and held against tables of rules.
+ * The vocabulary and the merges are read event by event; the small fields are cut out as bytes, parsed to a tree and held against tables of
+ * rules.
  */
 #include "text/tokenizer_json.h"
 #include "base/json.h"
@@ -51,7 +52,8 @@ static int check_object(const struct json *o, const char *where, const struct ru
         if (rc) return rc;
     }
     for (size_t i = 0; i < n; i++) {
-        if (rules[i].required && !json_get(o, rules[i].key)) return err_set(err, CALLA_E_FORMAT, "%s has no field \"%s\"", where, rules[i].key);
+        if (rules[i].required && !json_get(o, rules[i].key))
+            return err_set(err, CALLA_E_FORMAT, "%s has no field \"%s\"", where, rules[i].key);
     }
     return 0;
 }
@@ -59,21 +61,26 @@ static int check_object(const struct json *o, const char *where, const struct ru
 
 static const struct rule byte_level[] = {
     {"type", "\"ByteLevel\"", true}, {"add_prefix_space", "false", true}, {"trim_offsets", NULL, false}, {"use_regex", "false", true}};
-static const struct rule byte_level_output[] = { /* of post_processor and decoder: only offsets and nothing depend on these fields */
-    {"type", "\"ByteLevel\"", true}, {"add_prefix_space", NULL, false}, {"trim_offsets", NULL, false}, {"use_regex", NULL, false}};
-static const struct rule split[] = {{"type", "\"Split\"", true}, {"pattern", NULL, true}, {"behavior", "\"Isolated\"", true}, {"invert", "false", true}};
+static const struct rule byte_level_output[] = {/* of post_processor and decoder: only offsets and nothing depend on these fields */
+                                                {"type", "\"ByteLevel\"", true},
+                                                {"add_prefix_space", NULL, false},
+                                                {"trim_offsets", NULL, false},
+                                                {"use_regex", NULL, false}};
+static const struct rule split[] = {
+    {"type", "\"Split\"", true}, {"pattern", NULL, true}, {"behavior", "\"Isolated\"", true}, {"invert", "false", true}};
 static const struct rule sequence[] = {{"type", "\"Sequence\"", true}, {"pretokenizers", NULL, true}};
 static const struct rule nfc_rule[] = {{"type", "\"NFC\"", true}};
-static const struct rule added_rule[] = {{"id", NULL, true},          {"content", NULL, true},   {"single_word", "false", true}, {"lstrip", "false", true},
-                                         {"rstrip", "false", true}, {"normalized", "false", true}, {"special", "true|false", true}};
+static const struct rule added_rule[] = {
+    {"id", NULL, true},        {"content", NULL, true},       {"single_word", "false", true}, {"lstrip", "false", true},
+    {"rstrip", "false", true}, {"normalized", "false", true}, {"special", "true|false", true}};
 
 /* ---- the reader ---- */
 
 enum { ALPHABET = 256 + 68 }; /* 188 printable bytes keep their code points, 68 get new ones */
 
 enum top { VERSION, TRUNCATION, PADDING, ADDED, NORMALIZER, PRE_TOKENIZER, POST_PROCESSOR, DECODER, MODEL, N_TOP };
-static const struct rule top_rules[N_TOP] = {{"version", NULL, false},       {"truncation", "null", false}, {"padding", "null", false},
-                                             {"added_tokens", NULL, false},  {"normalizer", NULL, false},   {"pre_tokenizer", NULL, true},
+static const struct rule top_rules[N_TOP] = {{"version", NULL, false},        {"truncation", "null", false}, {"padding", "null", false},
+                                             {"added_tokens", NULL, false},   {"normalizer", NULL, false},   {"pre_tokenizer", NULL, true},
                                              {"post_processor", NULL, false}, {"decoder", NULL, false},      {"model", NULL, true}};
 enum model { TYPE, DROPOUT, UNK, PREFIX, SUFFIX, FUSE, FALLBACK, IGNORE, VOCAB, MERGES, N_MODEL };
 static const struct rule model_rules[N_MODEL] = {{"type", "\"BPE\"", true},
@@ -97,11 +104,11 @@ struct reader {
     struct calla_tokenizer *tok;
     struct calla_error *err;
     struct arena arena;
-    struct slice top[N_TOP];     /* raw values; NULL: absent */
+    struct slice top[N_TOP]; /* raw values; NULL: absent */
     struct slice model[N_MODEL];
     struct foreign *foreign;
-    int16_t byte_of[ALPHABET];   /* byte-level alphabet: code point to byte, or -1 */
-    struct str a, b;             /* decoded spellings */
+    int16_t byte_of[ALPHABET]; /* byte-level alphabet: code point to byte, or -1 */
+    struct str a, b;           /* decoded spellings */
 };
 
 /* Printable Latin-1 stands for itself, every other byte for a code point from U+0100 on, in order. */
@@ -230,7 +237,8 @@ static int read_merges(struct reader *r, struct json_pull *j) {
 static int walk(struct reader *r, struct json_pull *j, const char *where, const struct rule *rules, size_t n, struct slice *values,
                 int (*field)(struct reader *, struct json_pull *, size_t)) {
     enum json_event ev = json_next(j);
-    if (ev != JSON_EV_BEGIN_OBJECT) return ev == JSON_EV_ERROR ? r->err->code : err_set(r->err, CALLA_E_FORMAT, "%s is not an object", where);
+    if (ev != JSON_EV_BEGIN_OBJECT)
+        return ev == JSON_EV_ERROR ? r->err->code : err_set(r->err, CALLA_E_FORMAT, "%s is not an object", where);
     while ((ev = json_next(j)) != JSON_EV_END_OBJECT) {
         if (ev != JSON_EV_KEY) return r->err->code;
         const struct rule *rule = find_rule(rules, n, j->value);
@@ -321,15 +329,16 @@ static int read_stages(struct reader *r) {
 static int name_added(struct reader *r, const struct json *o, struct added_token *out) {
     const struct json *id = json_get(o, "id"), *content = json_get(o, "content");
     if (!json_is(content, JSON_STRING) || !read_id(id->type, id->string, &out->id)) {
-        return err_set(r->err, CALLA_E_FORMAT, "an added token needs a string \"content\" and a whole number \"id\", not %.*s", shown(o->raw), o->raw.p);
+        return err_set(r->err, CALLA_E_FORMAT, "an added token needs a string \"content\" and a whole number \"id\", not %.*s",
+                       shown(o->raw), o->raw.p);
     }
     out->text = content->string;
     struct slice known = bpe_spelling(&r->tok->bpe, out->id);
     int32_t other = bpe_find(&r->tok->bpe, out->text);
     if (other >= 0 ? other == out->id : slice_eq(known, out->text)) return 0;
     if (other < 0 && !known.n) return bpe_add(&r->tok->bpe, out->id, out->text, r->err);
-    return err_set(r->err, CALLA_E_FORMAT, "the added token \"%.*s\" and the vocabulary disagree about the id %d", shown(out->text), out->text.p,
-                   (int)out->id);
+    return err_set(r->err, CALLA_E_FORMAT, "the added token \"%.*s\" and the vocabulary disagree about the id %d", shown(out->text),
+                   out->text.p, (int)out->id);
 }
 
 static int read_added(struct reader *r) {
@@ -346,12 +355,13 @@ static int read_added(struct reader *r) {
         if (rc) return rc;
     }
     struct bpe *b = &r->tok->bpe;
-    for (size_t i = 0; i < n; i++) tokens[i].text = bpe_spelling(b, tokens[i].id); /* no spelling is added from here on: its bytes stay where they are */
+    for (size_t i = 0; i < n; i++)
+        tokens[i].text = bpe_spelling(b, tokens[i].id); /* no spelling is added from here on: its bytes stay where they are */
     if ((rc = added_open(&r->tok->added, tokens, n, r->err))) return rc;
     for (const struct foreign *f = r->foreign; f; f = f->next) {
         if (added_id(&r->tok->added, f->spelling) == f->id) continue;
-        return err_set(r->err, CALLA_E_UNSUPPORTED, "vocabulary entry \"%.*s\" holds a character outside the byte-level alphabet", shown(f->spelling),
-                       f->spelling.p);
+        return err_set(r->err, CALLA_E_UNSUPPORTED, "vocabulary entry \"%.*s\" holds a character outside the byte-level alphabet",
+                       shown(f->spelling), f->spelling.p);
     }
     return 0;
 }

@@ -1,8 +1,8 @@
-/* Texts: for valid UTF-8 the ids must spell its NFC, through the detokeniser too, and cut into pieces or not; anything else is refused where utf8proc refuses it.
- * The first byte chooses control tokens and the cut. */
+/* Texts: for valid UTF-8 the ids must spell its NFC, through the detokeniser too, and cut into pieces or not; anything else is refused
+ * where utf8proc refuses it. The first byte chooses control tokens and the cut. */
+#include "../tiny_tokenizer.h"
 #include "base/str.h"
 #include "text/tokenizer.h"
-#include "../tiny_tokenizer.h"
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>

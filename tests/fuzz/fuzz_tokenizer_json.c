@@ -1,4 +1,5 @@
-/* tokenizer.json: no file may crash the reader; what it accepts must encode any ASCII text to ids that spell it, and refuse with a code and a line. */
+/* tokenizer.json: no file may crash the reader; what it accepts must encode any ASCII text to ids that spell it, and refuse with a code and
+ * a line. */
 #include "base/str.h"
 #include "text/tokenizer.h"
 #include <stdlib.h>

@@ -19,3 +19,7 @@ else()
   set_tests_properties(golden/tokenizer PROPERTIES LABELS nosan)
   set_tests_properties(golden/tokenizer_slow PROPERTIES LABELS "slow;nosan")
 endif()
+# an opened tokenizer is shared by threads: this program is worth the thread sanitizer
+if(TEST text/test_tokenizer)
+  set_tests_properties(text/test_tokenizer PROPERTIES LABELS threads)
+endif()

@@ -3,7 +3,8 @@
  *     tokenize DIR     opens DIR/tokenizer.json, then answers requests on standard input until it ends
  *
  * A request is a little-endian uint32 of bytes, a byte (1: control tokens are read), and the text. The answer is one line of JSON:
- * {"ids":[...],"ns":nanoseconds of processor time spent encoding} or {"error":"..."}. The first line says the size, the stop ids and the libraries' Unicode versions.
+ * {"ids":[...],"ns":nanoseconds of processor time spent encoding} or {"error":"..."}. The first line says the size, the stop ids and the
+ * libraries' Unicode versions.
  */
 #include "base/json.h"
 #include "base/mem.h"
@@ -45,8 +46,8 @@ static void greet(const struct calla_tokenizer *tok, uint64_t open_ns, struct st
     size_t n;
     const int32_t *stops = calla_tokenizer_stops(tok, &n);
     pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, pcre);
-    str_printf(line, "{\"size\":%d,\"open_ns\":%llu,\"pcre2_unicode\":\"%s\",\"utf8proc_unicode\":\"%s\",\"stops\":", (int)calla_tokenizer_size(tok),
-               (unsigned long long)open_ns, pcre, utf8proc_unicode_version());
+    str_printf(line, "{\"size\":%d,\"open_ns\":%llu,\"pcre2_unicode\":\"%s\",\"utf8proc_unicode\":\"%s\",\"stops\":",
+               (int)calla_tokenizer_size(tok), (unsigned long long)open_ns, pcre, utf8proc_unicode_version());
     put_ids(line, stops, n);
     str_puts(line, "}\n");
 }

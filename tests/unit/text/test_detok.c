@@ -51,29 +51,33 @@ static void test_truncated_and_invalid(void **state) {
         {"\xC3\xA9", "\xC3\xA9"},
         {"\xE6\xBC\xA2\xE5\xAD\x97", "\xE6\xBC\xA2\xE5\xAD\x97"},
         {"\xF0\x9F\x99\x82", "\xF0\x9F\x99\x82"},
-        {"\xEF\xBF\xBD", R},                                       /* the replacement character itself */
-        {"\xF4\x8F\xBF\xBF", "\xF4\x8F\xBF\xBF"},                  /* U+10FFFF */
-        {"\xED\x9F\xBF", "\xED\x9F\xBF"},                          /* U+D7FF */
-        {"a\xC3", "a" R},                                          /* cut at the end */
+        {"\xEF\xBF\xBD", R},                      /* the replacement character itself */
+        {"\xF4\x8F\xBF\xBF", "\xF4\x8F\xBF\xBF"}, /* U+10FFFF */
+        {"\xED\x9F\xBF", "\xED\x9F\xBF"},         /* U+D7FF */
+        {"a\xC3", "a" R},                         /* cut at the end */
         {"\xE6\xBC", R},
         {"\xF0\x9F\x99", R},
         {"\xF0", R},
-        {"\xE6 x", R " x"},                                        /* cut by a space: field case 2 */
+        {"\xE6 x", R " x"}, /* cut by a space: field case 2 */
         {"\xE6\xBC x", R " x"},
-        {"\xF0\x9F\x99" "A", R "A"},
+        {"\xF0\x9F\x99"
+         "A",
+         R "A"},
         {"\xF0\x9F\xC3\xA9", R "\xC3\xA9"},
         {"\xE6\xE6\xBC\xA2", R "\xE6\xBC\xA2"},
-        {"\x80", R},                                               /* a continuation without a beginning */
-        {"\x80\xBF" "a", R R "a"},
-        {"\xC0\x80", R R},                                         /* overlong */
+        {"\x80", R}, /* a continuation without a beginning */
+        {"\x80\xBF"
+         "a",
+         R R "a"},
+        {"\xC0\x80", R R}, /* overlong */
         {"\xC1\xBF", R R},
         {"\xE0\x80\x80", R R R},
         {"\xE0\x9F\xBF", R R R},
         {"\xF0\x80\x80\x80", R R R R},
         {"\xF0\x8F\xBF\xBF", R R R R},
-        {"\xED\xA0\x80", R R R},                                   /* surrogates */
+        {"\xED\xA0\x80", R R R}, /* surrogates */
         {"\xED\xBF\xBF", R R R},
-        {"\xF4\x90\x80\x80", R R R R},                             /* over U+10FFFF */
+        {"\xF4\x90\x80\x80", R R R R}, /* over U+10FFFF */
         {"\xF5\x80\x80\x80", R R R R},
         {"\xFE\xFF", R R},
         {"\xF8\x88\x80\x80\x80", R R R R R},
@@ -108,7 +112,8 @@ static void test_random_bytes(void **state) {
 /* Field case 1: "ďábelské 🙂 漢字", by merged tokens that end inside a character, held until it is whole. */
 static void test_characters_over_tokens(void **state) {
     (void)state;
-    static const char text[] = "\xC4\x8F\xC3\xA1" "belsk\xC3\xA9 \xF0\x9F\x99\x82 \xE6\xBC\xA2\xE5\xAD\x97";
+    static const char text[] = "\xC4\x8F\xC3\xA1"
+                               "belsk\xC3\xA9 \xF0\x9F\x99\x82 \xE6\xBC\xA2\xE5\xAD\x97";
     struct calla_ids ids = {0};
     assert_int_equal(calla_encode(tok, text, strlen(text), false, &ids, NULL), 0);
     assert_true(ids.len < strlen(text));
@@ -141,7 +146,8 @@ static void test_control_tokens(void **state) {
     /* a token that gives no text does not cut a character either */
     for (size_t i = 0; i < COUNT(ids); i++) feed(&d, ids[i], true, &hidden);
     finish(&d, &hidden);
-    assert_string_equal(hidden.data, "a\xE6\xBC\xA2" "b");
+    assert_string_equal(hidden.data, "a\xE6\xBC\xA2"
+                                     "b");
     str_free(&shown);
     str_free(&hidden);
 }

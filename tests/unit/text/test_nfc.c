@@ -19,7 +19,8 @@ static struct slice normalize(struct slice text) {
 static void check(const struct str *text) {
     struct slice got = normalize(str_view(text));
     utf8proc_uint8_t *want;
-    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text->data, (utf8proc_ssize_t)text->len, &want, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    utf8proc_ssize_t n =
+        utf8proc_map((const utf8proc_uint8_t *)text->data, (utf8proc_ssize_t)text->len, &want, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
     assert_true(n >= 0);
     assert_int_equal(got.n, n);
     if (n) assert_memory_equal(got.p, want, got.n);
@@ -57,8 +58,9 @@ static void test_every_code_point(void **state) {
 
 static void test_random_text(void **state) {
     (void)state;
-    static const uint32_t from[] = {'a', 0xC0, 0x300, 0x300, 0x591, 0x610, 0x900, 0xE30, 0xF70, 0x1100, 0x1160, 0x11A0, 0x1AB0, 0x1E00, 0x1F00,
-                                    0x20D0, 0x2120, 0x3040, 0x3099, 0xAC00, 0xF900, 0xFB10, 0x11100, 0x1D150, 0x2F800};
+    static const uint32_t from[] = {'a',    0xC0,   0x300,  0x300,  0x591,   0x610,   0x900,  0xE30,  0xF70,
+                                    0x1100, 0x1160, 0x11A0, 0x1AB0, 0x1E00,  0x1F00,  0x20D0, 0x2120, 0x3040,
+                                    0x3099, 0xAC00, 0xF900, 0xFB10, 0x11100, 0x1D150, 0x2F800};
     for (uint64_t round = 0; round < 30000; round++) {
         struct str s = {0};
         size_t n = num_random(1, round) % 40;
@@ -73,7 +75,8 @@ static void test_random_text(void **state) {
 
 static void test_unchanged_is_not_copied(void **state) {
     (void)state;
-    const char *const same[] = {"", "plain text, longer than eight bytes", "\xC3\xA9\xC3\xA9", "\xEA\xB0\x81", "\xE6\xBC\xA2\xE5\xAD\x97 12345678901234567890"};
+    const char *const same[] = {"", "plain text, longer than eight bytes", "\xC3\xA9\xC3\xA9", "\xEA\xB0\x81",
+                                "\xE6\xBC\xA2\xE5\xAD\x97 12345678901234567890"};
     for (size_t i = 0; i < COUNT(same); i++) {
         struct slice text = slice_of(same[i]), got = normalize(text);
         assert_ptr_equal(got.p, text.p);
@@ -86,8 +89,9 @@ static void test_invalid_utf8(void **state) {
     static const struct {
         const char *text;
         size_t n, at;
-    } cases[] = {{"\x80", 1, 0},         {"abc\xFF", 4, 3},      {"12345678\xC3", 9, 8},      {"\xC3\xA9\xC0\x80", 4, 2}, {"\xED\xA0\x80", 3, 0},
-                 {"\xE6\xBC", 2, 0},     {"\xE6\xBC x", 4, 0},   {"e\xCC\x81\xF4\x90\x80\x80", 7, 3}, {"\xC3", 1, 0},      {"\xE1\x80\xC0", 3, 0}};
+    } cases[] = {{"\x80", 1, 0},         {"abc\xFF", 4, 3},     {"12345678\xC3", 9, 8}, {"\xC3\xA9\xC0\x80", 4, 2},
+                 {"\xED\xA0\x80", 3, 0}, {"\xE6\xBC", 2, 0},    {"\xE6\xBC x", 4, 0},   {"e\xCC\x81\xF4\x90\x80\x80", 7, 3},
+                 {"\xC3", 1, 0},         {"\xE1\x80\xC0", 3, 0}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         for (int with = 0; with < 2; with++) {
             struct slice out;

@@ -1,4 +1,5 @@
-/* The split rule: field cases 3 and 4 by hand (against Hugging Face's library: tests/golden/test_tokenizer.py), and which patterns are refused. */
+/* The split rule: field cases 3 and 4 by hand (against Hugging Face's library: tests/golden/test_tokenizer.py), and which patterns are
+ * refused. */
 #include "unit/unit.h"
 
 #include "text/pretoken.h"
@@ -47,12 +48,16 @@ static void test_words(void **state) {
         {"\t\tx\t y", "\t|\tx|\t| y"},
         {"foo->bar(1, 2)\n", "foo|->|bar|(|1|,| |2|)\n"},
         {" //=+ ", " //=+| "},
-        {"a\xCC\x81" "b", "a\xCC\x81" "b"},                                                                             /* marks belong to the letters */
-        {"\xE0\xA4\xA8\xE0\xA4\xAE\xE0\xA4\xB8\xE0\xA5\x8D\xE0\xA4\xA4\xE0\xA5\x87", "\xE0\xA4\xA8\xE0\xA4\xAE\xE0\xA4\xB8\xE0\xA5\x8D\xE0\xA4\xA4\xE0\xA5\x87"},
-        {"x\xCC\x81!\xCC\x81", "x\xCC\x81|!\xCC\x81"},                                                                  /* and never to the signs */
-        {"\xC2\x85\xE2\x80\x83x", "\xC2\x85|\xE2\x80\x83x"},                                                            /* U+0085, U+2003: white space */
-        {"a\xE1\xA0\x8E\xE1\xA0\x8E.", "a|\xE1\xA0\x8E\xE1\xA0\x8E."},                                                   /* U+180E: not any more */
-        {"a\xE2\x80\x8B\xE2\x80\x8B.", "a|\xE2\x80\x8B\xE2\x80\x8B."},                                                   /* U+200B: never was */
+        {"a\xCC\x81"
+         "b",
+         "a\xCC\x81"
+         "b"}, /* marks belong to the letters */
+        {"\xE0\xA4\xA8\xE0\xA4\xAE\xE0\xA4\xB8\xE0\xA5\x8D\xE0\xA4\xA4\xE0\xA5\x87",
+         "\xE0\xA4\xA8\xE0\xA4\xAE\xE0\xA4\xB8\xE0\xA5\x8D\xE0\xA4\xA4\xE0\xA5\x87"},
+        {"x\xCC\x81!\xCC\x81", "x\xCC\x81|!\xCC\x81"},                 /* and never to the signs */
+        {"\xC2\x85\xE2\x80\x83x", "\xC2\x85|\xE2\x80\x83x"},           /* U+0085, U+2003: white space */
+        {"a\xE1\xA0\x8E\xE1\xA0\x8E.", "a|\xE1\xA0\x8E\xE1\xA0\x8E."}, /* U+180E: not any more */
+        {"a\xE2\x80\x8B\xE2\x80\x8B.", "a|\xE2\x80\x8B\xE2\x80\x8B."}, /* U+200B: never was */
     };
     for (size_t i = 0; i < COUNT(cases); i++) expect_words(qwen, cases[i][0], cases[i][1]);
 }
@@ -69,12 +74,12 @@ static void test_refused_patterns(void **state) {
     static const struct {
         const char *pattern, *says;
     } cases[] = {
-        {"", "0 bytes"},           {"a*", "empty string"},     {"a|", "empty string"},   {"\\w+", "\"\\w\""},        {"\\bx", "\"\\b\""},
-        {"[^\\S]", "\"\\S\""},     {"(?<=a)b", "\"(?<=\""},    {"(?R)", "\"(?R)\""},     {"(?i)a", "\"(?i)\""},      {"(*UCP)a", "\"(\""},
-        {"^a", "\"^\""},           {"a$", "\"$\""},            {".", "\".\""},           {"[[:alpha:]]", "\"[\""},   {"[a&&b]", "\"&\""},
-        {"[]a]", "\"[]\""},        {"[^]a]", "\"[^]\""},       {"a++", "\"+\""},         {"a{2}+", "\"}\""},         {"\\p", "\"\\p\""},
-        {"\\p{Nope}", "compiled"}, {"(a", "compiled"},         {"a)", "compiled"},       {"\\", "\"\\\""},           {"\\x{41}", "\"\\x\""},
-        {"\\1", "\"\\1\""},        {"+a", "compiled"},         {"[b-a]", "compiled"},
+        {"", "0 bytes"},           {"a*", "empty string"},  {"a|", "empty string"}, {"\\w+", "\"\\w\""},      {"\\bx", "\"\\b\""},
+        {"[^\\S]", "\"\\S\""},     {"(?<=a)b", "\"(?<=\""}, {"(?R)", "\"(?R)\""},   {"(?i)a", "\"(?i)\""},    {"(*UCP)a", "\"(\""},
+        {"^a", "\"^\""},           {"a$", "\"$\""},         {".", "\".\""},         {"[[:alpha:]]", "\"[\""}, {"[a&&b]", "\"&\""},
+        {"[]a]", "\"[]\""},        {"[^]a]", "\"[^]\""},    {"a++", "\"+\""},       {"a{2}+", "\"}\""},       {"\\p", "\"\\p\""},
+        {"\\p{Nope}", "compiled"}, {"(a", "compiled"},      {"a)", "compiled"},     {"\\", "\"\\\""},         {"\\x{41}", "\"\\x\""},
+        {"\\1", "\"\\1\""},        {"+a", "compiled"},      {"[b-a]", "compiled"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct pretoken rule;
@@ -133,7 +138,8 @@ static void test_long_runs(void **state) {
     static const struct {
         const char *piece, *end;
         size_t words;
-    } cases[] = {{"a", "", 1}, {" ", "", 1}, {" ", "x", 2}, {"\n", "", 1}, {" \n", "", 1}, {" ", "\n", 1}, {"!", "", 1}, {"\xCC\x81", "", 1}, {"\xE4\xB8\xAD", "", 1}};
+    } cases[] = {{"a", "", 1},   {" ", "", 1}, {" ", "x", 2},       {"\n", "", 1},          {" \n", "", 1},
+                 {" ", "\n", 1}, {"!", "", 1}, {"\xCC\x81", "", 1}, {"\xE4\xB8\xAD", "", 1}};
     struct pretoken rule;
     assert_int_equal(pretoken_open(&rule, slice_of(qwen), NULL), 0);
     for (size_t i = 0; i < COUNT(cases); i++) {

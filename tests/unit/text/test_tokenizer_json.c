@@ -36,7 +36,8 @@ static void expect_ids(const struct calla_tokenizer *tok, const char *text, bool
     }
     calla_ids_free(&ids);
 }
-#define EXPECT(tok, text, control, ...) expect_ids(tok, text, control, (const int32_t[]){__VA_ARGS__}, COUNT(((const int32_t[]){__VA_ARGS__})))
+#define EXPECT(tok, text, control, ...)                                                                                                    \
+    expect_ids(tok, text, control, (const int32_t[]){__VA_ARGS__}, COUNT(((const int32_t[]){__VA_ARGS__})))
 
 enum { AB = 256, BC, AA, AAAA, ABC, E_ACUTE, _A, NN, A8, XY, XYZ, YZ, ONE_ONE, END = TINY_FIRST_ADDED, END_BANG, THINK };
 
@@ -48,14 +49,14 @@ static void test_merges_by_hand(void **state) {
     EXPECT(tok, "abc", false, ABC);
     EXPECT(tok, "bc", false, BC);
     EXPECT(tok, "abbc", false, AB, BC);
-    EXPECT(tok, "aaa", false, AA, 'a');        /* the leftmost of equal pairs first */
-    EXPECT(tok, "aaab", false, AA, AB);        /* ab has the lower rank, so the last a goes there */
+    EXPECT(tok, "aaa", false, AA, 'a'); /* the leftmost of equal pairs first */
+    EXPECT(tok, "aaab", false, AA, AB); /* ab has the lower rank, so the last a goes there */
     EXPECT(tok, "aaaaaaaaa", false, A8, 'a');
-    EXPECT(tok, "xyz", false, XYZ);            /* (xy, z) before (y, z) is ever considered */
-    EXPECT(tok, "11", false, '1', '1');        /* a merge never joins two words */
+    EXPECT(tok, "xyz", false, XYZ);     /* (xy, z) before (y, z) is ever considered */
+    EXPECT(tok, "11", false, '1', '1'); /* a merge never joins two words */
     EXPECT(tok, " a", false, _A);
     EXPECT(tok, "a\n\n\nb", false, 'a', NN, '\n', 'b');
-    EXPECT(tok, "e\xCC\x81", false, E_ACUTE);  /* NFC before everything else (field case 5) */
+    EXPECT(tok, "e\xCC\x81", false, E_ACUTE); /* NFC before everything else (field case 5) */
     EXPECT(tok, "\xE2\x84\xAB", false, 0xC3, 0x85);
     struct calla_ids ids = {0};
     assert_int_equal(calla_encode(tok, "", 0, true, &ids, NULL), 0);
@@ -100,7 +101,9 @@ static void test_added_tokens(void **state) {
 
 /* The plainest merge loop there is, over one word of letters. */
 static size_t naive(const char *text, size_t n, int32_t *ids) {
-    struct { char s[16]; } parts[512];
+    struct {
+        char s[16];
+    } parts[512];
     for (size_t i = 0; i < n; i++) snprintf(parts[i].s, sizeof parts[i].s, "%c", text[i]);
     for (int merge = 0;;) {
         size_t i = 0;
@@ -246,7 +249,8 @@ static void test_refusals(void **state) {
         {"(?i:", "(?<n>", CALLA_E_UNSUPPORTED, "split pattern uses"},
         {"\"add_prefix_space\":false", "\"add_prefix_space\":true", CALLA_E_UNSUPPORTED, "add_prefix_space is true"},
         {"\"use_regex\":false", "\"use_regex\":true", CALLA_E_UNSUPPORTED, "use_regex is true"},
-        {"\"post_processor\":{\"type\":\"ByteLevel\"", "\"post_processor\":{\"type\":\"TemplateProcessing\"", CALLA_E_UNSUPPORTED, "TemplateProcessing"},
+        {"\"post_processor\":{\"type\":\"ByteLevel\"", "\"post_processor\":{\"type\":\"TemplateProcessing\"", CALLA_E_UNSUPPORTED,
+         "TemplateProcessing"},
         {"\"decoder\":{\"type\":\"ByteLevel\"", "\"decoder\":{\"type\":\"Metaspace\"", CALLA_E_UNSUPPORTED, "Metaspace"},
         {"\"type\":\"BPE\"", "\"type\":\"Unigram\"", CALLA_E_UNSUPPORTED, "model.type is \"Unigram\""},
         {"\"type\":\"BPE\",", "", CALLA_E_FORMAT, "model has no field \"type\""},
