@@ -13,7 +13,7 @@ static struct server *running;
 static void on_signal(int sig) {
     static volatile sig_atomic_t seen;
     (void)sig;
-    if (seen++ && running) server_hurry(running);
+    if (seen++) server_hurry();
     char c = 1;
     if (write(wake[1], &c, 1) < 0) { /* the pipe is full: the reader is awake already */
     }

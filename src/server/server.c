@@ -131,12 +131,13 @@ void server_ready(struct server *s, struct calla_engine *engine, const struct ca
     atomic_store_explicit(&s->ready, true, memory_order_release);
 }
 
-void server_hurry(struct server *s) { atomic_store(&s->hurry, true); }
+static atomic_bool hurry;
+void server_hurry(void) { atomic_store(&hurry, true); }
 
 /* Until no exchange runs, or until the time is over, or somebody is in a hurry. */
 static void drain(struct server *s, uint64_t deadline, bool patient) {
     pthread_mutex_lock(&s->lock);
-    while (s->running > 0 && clock_ns() < deadline && !(patient && atomic_load(&s->hurry))) {
+    while (s->running > 0 && clock_ns() < deadline && !(patient && atomic_load(&hurry))) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += 50000000;

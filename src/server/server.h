@@ -41,8 +41,8 @@ void server_ready(struct server *server, struct calla_engine *engine, const stru
 /* Refuse new requests with 503, give the running ones grace_seconds to end, then end them with an error, close all and free the server.
  * Returns within grace_seconds plus two seconds; call before calla_engine_close. NULL is allowed. */
 void server_stop(struct server *server, int grace_seconds);
-/* End the grace of a server_stop that runs in another thread (a second signal). Only touches an atomic flag: safe in a signal handler; not after
- * server_stop has returned. */
-void server_hurry(struct server *server);
+/* End the grace of every server_stop of this process, running or to come (a second signal). Touches one atomic flag of static life: safe in a signal
+ * handler, at any time. */
+void server_hurry(void);
 
 #endif

@@ -31,7 +31,6 @@ struct server {
     struct calla_sampling sampling;  /* defaults of requests */
     atomic_bool ready;
     atomic_int phase;                /* enum server_phase */
-    atomic_bool hurry;
 
     struct sockaddr_storage address; /* bound */
     int port, listener;

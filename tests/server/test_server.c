@@ -24,7 +24,8 @@ static void *second_signal(void *arg) {
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     sigwait(&set, &got);
-    server_hurry(arg);
+    (void)arg;
+    server_hurry();
     return NULL;
 }
 
@@ -84,7 +85,7 @@ int main(int argc, char **argv) {
     int got;
     sigwait(&set, &got);
     pthread_t hurry;
-    pthread_create(&hurry, NULL, second_signal, server);
+    pthread_create(&hurry, NULL, second_signal, NULL);
     server_stop(server, grace);
     pthread_kill(hurry, SIGTERM);
     pthread_join(hurry, NULL);
