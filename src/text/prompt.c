@@ -58,17 +58,22 @@ const char *calla_prompt_text(const struct calla_prompt *p, size_t *n) {
     return p->text.data ? p->text.data : "";
 }
 
-int calla_prompt_encode(const struct calla_prompt *p, const struct calla_tokenizer *tok, struct calla_ids *out, struct calla_error *err) {
+int prompt_encode_from(const struct calla_prompt *p, size_t from, const struct calla_tokenizer *tok, struct calla_ids *out, struct calla_error *err) {
     struct tok_piece *pieces = mem_array(p->n ? p->n : 1, sizeof *pieces);
     if (!pieces) return err_set(err, CALLA_E_MEMORY, "prompt of %zu pieces: out of memory", p->n);
-    size_t from = 0;
+    size_t n = 0;
     for (size_t i = 0; i < p->n; i++) {
-        pieces[i] = (struct tok_piece){.text = p->text.data + from, .n = p->pieces[i].end - from, .control = p->pieces[i].control};
+        if (p->pieces[i].end <= from) continue;
+        pieces[n++] = (struct tok_piece){.text = p->text.data + from, .n = p->pieces[i].end - from, .control = p->pieces[i].control};
         from = p->pieces[i].end;
     }
-    int rc = tok_encode_pieces(tok, pieces, p->n, out, err);
+    int rc = tok_encode_pieces(tok, pieces, n, out, err);
     mem_free(pieces);
     return rc;
+}
+
+int calla_prompt_encode(const struct calla_prompt *p, const struct calla_tokenizer *tok, struct calla_ids *out, struct calla_error *err) {
+    return prompt_encode_from(p, 0, tok, out, err);
 }
 
 static bool spelled_at(const struct calla_prompt *p, size_t at, size_t end, const char *mark) {

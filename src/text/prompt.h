@@ -23,4 +23,6 @@ struct calla_prompt {
 struct calla_prompt *prompt_new(void); /* NULL when out of memory; calla_prompt_free */
 void prompt_template(struct calla_prompt *p, const char *text);
 void prompt_message(struct calla_prompt *p, struct slice text);
+/* The ids of the text from this byte on, which begins a control token or the text. Offsets in errors count from there. */
+int prompt_encode_from(const struct calla_prompt *p, size_t from, const struct calla_tokenizer *tok, struct calla_ids *out, struct calla_error *err);
 #endif
