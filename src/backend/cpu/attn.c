@@ -22,7 +22,7 @@ struct job { int tile, head, segment, segments, slot; };
 /* Scratch of one worker; queries are rows of a tile times the group of query heads. */
 struct worker {
     float *q, *acc, *total;          /* [queries][head_dim] padded */
-    float *keys;                     /* [MIX_TILE][head_dim] padded */
+    float *keys;                     /* [64][head_dim] padded */
     float *scores;                   /* [queries][64] padded */
     float *max, *sum, *total_max, *total_sum; /* [queries] */
 };
@@ -52,7 +52,7 @@ struct task {
 static size_t carve_worker(struct worker *w, const struct be_dims *d, float *base) {
     size_t queries = (size_t)ATTN_ROWS * (size_t)(d->heads / d->kv_heads), ld = (size_t)MIX_LD(d->head_dim), used = 0;
     struct { float **p; size_t n; } parts[] = {
-        {&w->q, queries * ld}, {&w->acc, queries * ld}, {&w->total, queries * ld}, {&w->keys, MIX_TILE * ld}, {&w->scores, queries * MIX_LD_GRID},
+        {&w->q, queries * ld}, {&w->acc, queries * ld}, {&w->total, queries * ld}, {&w->keys, MIX_GRID * ld}, {&w->scores, queries * MIX_LD_GRID},
         {&w->max, queries}, {&w->sum, queries}, {&w->total_max, queries}, {&w->total_sum, queries},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

@@ -8,6 +8,8 @@
 #include "backend/cpu/mix.h"
 #include <math.h>
 
+enum { AHEAD = 4 }; /* rows */
+
 /* Scratch of one worker; each pointer a matrix of padded rows. */
 struct worker {
     float *taps;         /* [2 + ratio][4][widest]: convolution weights by tap, of q, k and each value head */
@@ -104,6 +106,11 @@ static const float *raw_row(const struct group *g, int r) {
     return r < 0 ? g->conv + (size_t)(3 + r) * channels : g->t->qkv + (size_t)(g->span->first + r) * channels;
 }
 
+/* Rows of a matrix are tens of kilobytes apart, too far for the processor to guess the next: ask for n floats of it some rows early. */
+static void fetch(const float *p, int n) {
+    for (int i = 0; i < n; i += 16) __builtin_prefetch(p + i);
+}
+
 /* Taps of n channels from `channel` on, as four rows. */
 static float *load_taps(const struct group *g, int slot, int channel, int n) {
     const struct be_dims *d = &g->t->c->dims;
@@ -119,6 +126,7 @@ static void convolve(const struct group *g, const float *taps, int channel, int 
     const int ld = MIX_LD(d->key_dim > d->value_dim ? d->key_dim : d->value_dim);
     for (int r = 0; r < rows; r++) {
         const float *x[4];
+        if (first + r + AHEAD < g->span->rows) fetch(raw_row(g, first + r + AHEAD) + channel, n);
         for (int j = 0; j < 4; j++) x[j] = raw_row(g, first + r - 3 + j) + channel;
         g->k->conv(n, x, taps, ld, out + (ptrdiff_t)r * MIX_LD(n));
     }
@@ -157,6 +165,7 @@ static void answer(const struct group *g, int head, int first, int rows, const f
     const struct be_dims *d = &g->t->c->dims;
     for (int r = 0; r < rows; r++) {
         size_t at = ((size_t)(g->span->first + first + r) * (size_t)d->value_heads + (size_t)head) * (size_t)d->value_dim;
+        if (r + AHEAD < rows) fetch(g->t->z + at + (size_t)AHEAD * (size_t)(d->value_heads * d->value_dim), d->value_dim);
         g->k->gated_norm(d->value_dim, o + (ptrdiff_t)r * MIX_LD(d->value_dim), g->t->w->norm->v, g->t->z + at, d->eps, g->t->y + at);
     }
 }

@@ -38,11 +38,12 @@ struct mix_block {
     const float *q;             /* [queries][MIX_LD(head_dim)], scaled */
     const void *k, *v;          /* [64][head_dim] as stored */
     int kv_bytes;               /* 2: bf16, 4: float32 */
-    float *tile;                /* [MIX_TILE][MIX_LD(head_dim)] scratch; its padding is zero */
+    float *tile;                /* [MIX_GRID][MIX_LD(head_dim)] scratch; its padding is zero */
     float *scores;              /* [queries][MIX_LD_GRID] scratch */
     float *max, *sum, *acc;     /* [queries], [queries], [queries][MIX_LD(head_dim)]: the running softmax; max -inf, sum and acc 0 at first */
 };
-#define MIX_TILE 16 /* keys or values widened at a time: they stay in the first-level cache */
+#define MIX_KEYS 16   /* keys widened at a time: they stay in the first-level cache while all queries meet them */
+#define MIX_VALUES 64 /* values widened at a time: read in narrow panels, so a whole page does; and the sums are loaded and stored once a page */
 
 struct mix_kernels {
     const char *name;

@@ -94,8 +94,9 @@ static void weigh(const struct mix_block *b, int at, int m, int first, int keys)
  * touches a key behind its own position (whatever lies there, even NaN). */
 INLINE void sweep(const struct mix_block *b, const int values, int least, int most) {
     const ptrdiff_t ld = MIX_LD(b->head_dim);
-    for (int first = 0; first < most; first += MIX_TILE) {
-        int count = most - first < MIX_TILE ? most - first : MIX_TILE;
+    const int size = values ? MIX_VALUES : MIX_KEYS;
+    for (int first = 0; first < most; first += size) {
+        int count = most - first < size ? most - first : size;
         int strips = least >= first + count ? 1 : b->rows, m = b->rows * b->group / strips;
         load_tile(b, values ? b->v : b->k, first, count);
         for (int r = 0; r < strips; r++) {
