@@ -10,8 +10,8 @@ void wire_answer_free(struct answer *a, bool gone) {
     if (a->completion) {
         struct completion_usage u;
         completion_usage(a->completion, &u);
-        log_line(LOG_INFO, "%s: %zu prompt tokens (%zu cached), %zu generated (%zu reasoning)", a->id, u.prompt_tokens, u.cached_tokens, u.completion_tokens,
-                 u.reasoning_tokens);
+        log_line(LOG_INFO, "%s: %zu prompt tokens (%zu cached), %zu generated (%zu reasoning)", a->id, u.prompt_tokens, u.cached_tokens,
+                 u.completion_tokens, u.reasoning_tokens);
     }
     completion_free(a->completion, gone);
     for (int i = 0; i < a->n_choices; i++) wire_choice_free(&a->choices[i]);

@@ -1,12 +1,13 @@
 /* completion.c - see completion.h.
  *
- * A choice is: opened (the part of the turn that the prompt began is fed to the parser) -> generating -> done. An end-of-sequence id inside an open think
- * block or an open call is one that the model quotes (it was asked about chat templates), not an end: the answer goes on after it, as a new request over prompt and
- * generated ids, at most RESUME_LIMIT times.
+ * A choice is: opened (the part of the turn that the prompt began is fed to the parser) -> generating -> done. An end-of-sequence id inside
+ * an open think block or an open call is one that the model quotes (it was asked about chat templates), not an end: the answer goes on
+ * after it, as a new request over prompt and generated ids, at most RESUME_LIMIT times.
  */
 #include "server/completion.h"
 #include "base/clock.h"
 #include "server/cutoff.h"
+#include "server/names.h"
 #include <string.h>
 
 #define RESUME_LIMIT 4
@@ -14,20 +15,13 @@
 struct choice {
     struct calla_request *request;
     const struct calla_ids *prompt;
-    struct calla_ids ids;          /* generated; kept for chat only, to resume from */
+    struct calla_ids ids; /* generated; kept for chat only, to resume from */
     struct calla_detok detok;
-    struct calla_parser *parser;   /* chat */
-    struct cutoff cutoff;           /* text */
+    struct calla_parser *parser; /* chat */
+    struct cutoff cutoff;        /* text */
     size_t generated, reasoning, cached;
     int resumed;
     bool opened, first, done, stopped /* by a stop string or the only call allowed */;
-};
-
-/* Which names a required call may have: the ids that go on spelling one of them. */
-struct names {
-    const struct calla_tokenizer *tok;
-    const char *const *name; /* [n] */
-    size_t n;
 };
 
 struct completion {
@@ -35,59 +29,26 @@ struct completion {
     const struct openai_options *options;
     const struct chat_request *chat; /* NULL: text */
     bool echo;
-    struct calla_prompt *prompt;     /* chat */
-    struct calla_ids *prompts;       /* [n_prompts] */
+    struct calla_prompt *prompt; /* chat */
+    struct calla_ids *prompts;   /* [n_prompts] */
     size_t n_prompts;
-    struct choice *choices;          /* [n_choices] */
+    struct choice *choices; /* [n_choices] */
     int n_choices;
     struct names names;
     uint64_t submitted;
     bool failed;
-    char *text; size_t text_cap;     /* the detokeniser's */
-    struct str clean;                /* text choices: what passed the stop strings */
+    char *text;
+    size_t text_cap;  /* the detokeniser's */
+    struct str clean; /* text choices: what passed the stop strings */
     /* during a step */
     const struct completion_sink *sink;
     struct choice *now;
 };
 
-/* ---- the mask of a required call's name ---- */
-
-static bool spells(const struct names *names, const char *text, size_t n) {
-    for (size_t i = 0; i < names->n; i++) {
-        size_t m = strlen(names->name[i]);
-        size_t both = n < m ? n : m;
-        if (memcmp(text, names->name[i], both) != 0) continue;
-        if (n <= m || (n == m + 1 && text[m] == '>') || (n == m + 2 && text[m] == '>' && text[m + 1] == '\n')) return true;
-    }
-    return false;
-}
-
-static bool name_mask(void *ctx, const int32_t *generated, size_t n, uint32_t *mask, int32_t vocab) {
-    const struct names *names = ctx;
-    char text[512];
-    size_t at = 0, m;
-    for (size_t i = 0; i < n; i++) {
-        const char *p = calla_token_bytes(names->tok, generated[i], &m);
-        if (at + m >= sizeof text / 2 || memchr(p, '>', m)) return false; /* the name is whole */
-        memcpy(text + at, p, m);
-        at += m;
-    }
-    int32_t size = calla_tokenizer_size(names->tok);
-    bool any = false;
-    for (int32_t id = 0; id < vocab && id < size; id++) {
-        const char *p = calla_token_bytes(names->tok, id, &m);
-        if (m == 0 || m >= sizeof text / 2 || calla_token_is_control(names->tok, id)) continue;
-        memcpy(text + at, p, m);
-        if (!spells(names, text, at + m)) continue;
-        mask[id / 32] |= 1u << (id % 32);
-        any = true;
-    }
-    return any;
-}
-
 /* ---- opening ---- */
 
-static int submit(struct completion *c, struct choice *choice, const int32_t *ids, size_t n, int limit, int seed_step, struct calla_error *err) {
+static int submit(struct completion *c, struct choice *choice, const int32_t *ids, size_t n, int limit, int seed_step,
+                  struct calla_error *err) {
     struct calla_params params = calla_params_defaults();
     size_t n_stops;
     params.prompt = ids;
@@ -99,7 +60,7 @@ static int submit(struct completion *c, struct choice *choice, const int32_t *id
     params.sampling.seed += (uint64_t)seed_step; /* several answers of one seed differ, and each is reproducible */
     params.top = c->options->top;
     if (c->names.n && choice->resumed == 0) {
-        params.mask = name_mask;
+        params.mask = names_mask;
         params.hook_ctx = &c->names;
     }
     return calla_submit(c->server->engine, &params, &choice->request, err);
@@ -108,7 +69,8 @@ static int submit(struct completion *c, struct choice *choice, const int32_t *id
 static int room_for(const struct completion *c, size_t n_prompt, int *limit, struct calla_error *err) {
     int context = c->server->info.max_seq;
     if (n_prompt >= (size_t)context) {
-        return err_param(err, CALLA_E_TOO_LONG, c->chat ? "messages" : "prompt", "the prompt has %zu tokens, but the context is %d; shorten it or raise --max-seq", n_prompt, context);
+        return err_param(err, CALLA_E_TOO_LONG, c->chat ? "messages" : "prompt",
+                         "the prompt has %zu tokens, but the context is %d; shorten it or raise --max-seq", n_prompt, context);
     }
     int room = context - (int)n_prompt;
     *limit = c->options->max_tokens && c->options->max_tokens < room ? c->options->max_tokens : room;
@@ -139,7 +101,8 @@ static int open_all(struct completion *c, struct calla_error *err) {
     c->choices = mem_calloc((size_t)c->n_choices, sizeof *c->choices);
     if (!c->choices) return err_set(err, CALLA_E_MEMORY, "completion: out of memory");
     c->submitted = clock_ns();
-    for (int i = 0; i < c->n_choices && rc == 0; i++) rc = open_choice(c, &c->choices[i], &c->prompts[i / c->options->n], i % c->options->n, err);
+    for (int i = 0; i < c->n_choices && rc == 0; i++)
+        rc = open_choice(c, &c->choices[i], &c->prompts[i / c->options->n], i % c->options->n, err);
     return rc;
 }
 
@@ -196,7 +159,8 @@ static int on_event(void *ctx, const struct calla_event *event) {
         choice->stopped = true;
         return 0;
     }
-    if (!choice->opened && (event->kind == CALLA_EVENT_CONTENT || event->kind == CALLA_EVENT_REASONING)) return 0; /* the client's own words */
+    if (!choice->opened && (event->kind == CALLA_EVENT_CONTENT || event->kind == CALLA_EVENT_REASONING))
+        return 0; /* the client's own words */
     int rc = c->sink->event(c->sink->ctx, choice_index(c), event);
     if (rc == 0 && event->kind == CALLA_EVENT_CALL_END && c->chat->one_call) {
         choice->stopped = true;
@@ -217,7 +181,8 @@ static int feed(struct completion *c, const char *text, size_t n, bool control) 
     choice->stopped = choice->cutoff.hit;
     if (c->clean.failed) return CALLA_E_MEMORY;
     if (c->clean.len == 0) return 0;
-    return c->sink->event(c->sink->ctx, choice_index(c), &(struct calla_event){.kind = CALLA_EVENT_CONTENT, .text = c->clean.data, .n = c->clean.len});
+    return c->sink->event(c->sink->ctx, choice_index(c),
+                          &(struct calla_event){.kind = CALLA_EVENT_CONTENT, .text = c->clean.data, .n = c->clean.len});
 }
 
 /* What the prompt began of the answer itself: a forced call for the parser, the prompt's text for echo. */
@@ -240,7 +205,9 @@ static int open_answer(struct completion *c, struct calla_error *err) {
         }
         str_append(&text, rest, calla_detok_finish(&detok, rest));
         if (rc == 0 && text.failed) rc = CALLA_E_MEMORY;
-        if (rc == 0) rc = c->sink->event(c->sink->ctx, choice_index(c), &(struct calla_event){.kind = CALLA_EVENT_CONTENT, .text = text.data, .n = text.len});
+        if (rc == 0)
+            rc = c->sink->event(c->sink->ctx, choice_index(c),
+                                &(struct calla_event){.kind = CALLA_EVENT_CONTENT, .text = text.data, .n = text.len});
         str_free(&text);
     }
     choice->opened = true;
@@ -280,7 +247,8 @@ static int finish(struct completion *c, bool truncated) {
         str_clear(&c->clean);
         cutoff_finish(&choice->cutoff, &c->clean);
         if (c->clean.len) {
-            rc = c->sink->event(c->sink->ctx, choice_index(c), &(struct calla_event){.kind = CALLA_EVENT_CONTENT, .text = c->clean.data, .n = c->clean.len});
+            rc = c->sink->event(c->sink->ctx, choice_index(c),
+                                &(struct calla_event){.kind = CALLA_EVENT_CONTENT, .text = c->clean.data, .n = c->clean.len});
         }
     }
     if (choice->stopped) truncated = false; /* a stop string completed by the very last token */

@@ -1,19 +1,22 @@
 /* completion.h - from a checked request to the events of its answers: render, encode, submit, pull ids, detokenise, parse.
  *
- * The only way in which text leaves the engine: a plain answer, a stream, chat and text completions all consume these events, so they cannot differ.
- * Choices are numbered over all prompts: choice = prompt * n + k. One thread at a time.
+ * The only way in which text leaves the engine: a plain answer, a stream, chat and text completions all consume these events, so they
+ * cannot differ. Choices are numbered over all prompts: choice = prompt * n + k. One thread at a time.
  */
 #ifndef SERVER_COMPLETION_H
 #define SERVER_COMPLETION_H
 #include "server/openai.h"
 #include "server/state.h"
 
-/* Where events go. A function that returns a code of calla_error.h other than 0 ends the completion with it (CALLA_E_MEMORY is the only one in use). */
+/* Where events go. A function that returns a code of calla_error.h other than 0 ends the completion with it (CALLA_E_MEMORY is the only one
+ * in use). */
 struct completion_sink {
     void *ctx;
-    int (*token)(void *ctx, int choice, const struct calla_token *token);  /* each id that belongs to the answer, before its text; only if log probabilities are wanted */
-    int (*event)(void *ctx, int choice, const struct calla_event *event);  /* CONTENT, REASONING, CALL, ARGUMENTS, CALL_END */
-    int (*finish)(void *ctx, int choice, const char *reason);              /* once per choice, last: "stop", "length", "tool_calls" */
+    int (*token)(
+        void *ctx, int choice,
+        const struct calla_token *token); /* each id that belongs to the answer, before its text; only if log probabilities are wanted */
+    int (*event)(void *ctx, int choice, const struct calla_event *event); /* CONTENT, REASONING, CALL, ARGUMENTS, CALL_END */
+    int (*finish)(void *ctx, int choice, const char *reason);             /* once per choice, last: "stop", "length", "tool_calls" */
 };
 
 struct completion_usage {
@@ -21,7 +24,8 @@ struct completion_usage {
 };
 struct completion;
 
-/* Render, encode and submit. The request is borrowed until completion_free. Errors are the client's (400), CALLA_E_TOO_LONG, CALLA_E_BUSY, CALLA_E_CLOSED. */
+/* Render, encode and submit. The request is borrowed until completion_free. Errors are the client's (400), CALLA_E_TOO_LONG, CALLA_E_BUSY,
+ * CALLA_E_CLOSED. */
 int completion_chat(struct completion **out, struct server *server, const struct chat_request *request, struct calla_error *err);
 int completion_text(struct completion **out, struct server *server, const struct text_request *request, struct calla_error *err);
 

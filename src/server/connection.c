@@ -1,9 +1,10 @@
 /* connection.c - see connection.h. The only file that includes libmicrohttpd.
  *
- * Each connection has a thread of its own, so a handler may block on the engine; what it blocks on always ends within HTTP_LOOK_MS, and then the client's
- * socket is looked at. A connection is idle (between requests) -> reading (request line seen) -> answering -> idle. The watcher ends those that stay
- * idle or reading past their deadline, which libmicrohttpd's own timeout cannot (it starts anew with each byte). A connection is unlinked, under the
- * lock, before its socket is closed, so the watcher never touches a number that means another socket by now.
+ * Each connection has a thread of its own, so a handler may block on the engine; what it blocks on always ends within HTTP_LOOK_MS, and
+ * then the client's socket is looked at. A connection is idle (between requests) -> reading (request line seen) -> answering -> idle. The
+ * watcher ends those that stay idle or reading past their deadline, which libmicrohttpd's own timeout cannot (it starts anew with each
+ * byte). A connection is unlinked, under the lock, before its socket is closed, so the watcher never touches a number that means another
+ * socket by now.
  */
 #include "server/connection.h"
 #include "base/clock.h"
@@ -26,11 +27,11 @@
 #define MSG_NOSIGNAL 0
 #endif
 
-#define DRAIN_SMALL   ((size_t)1 << 20)         /* a refused request's body is read up to here, so that the client gets to read why */
-#define DRAIN_LARGE   (2 * SERVER_BODY_LIMIT)   /* ... where the body's size is the reason */
-#define BODY_RATE     ((size_t)256 << 10)       /* bytes that earn a second more to send the body in */
-#define STREAM_BLOCK  ((size_t)32 << 10)
-#define SECOND_NS     1000000000ull
+#define DRAIN_SMALL  ((size_t)1 << 20)       /* a refused request's body is read up to here, so that the client gets to read why */
+#define DRAIN_LARGE  (2 * SERVER_BODY_LIMIT) /* ... where the body's size is the reason */
+#define BODY_RATE    ((size_t)256 << 10)     /* bytes that earn a second more to send the body in */
+#define STREAM_BLOCK ((size_t)32 << 10)
+#define SECOND_NS    1000000000ull
 
 enum state { IDLE, READING, ANSWERING, DROPPED };
 
@@ -120,11 +121,14 @@ static void extend(struct server *s, struct MHD_Connection *c, size_t bytes) {
 }
 
 static void drop(struct connection *k) {
-    static const char body[] = "{\"error\":{\"message\":\"the request did not arrive in time\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"timeout\"}}\n";
+    static const char body[] = "{\"error\":{\"message\":\"the request did not arrive in "
+                               "time\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"timeout\"}}\n";
     if (k->state == READING) {
         char text[512];
-        int n = snprintf(text, sizeof text, "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
-                         sizeof body - 1, body);
+        int n =
+            snprintf(text, sizeof text,
+                     "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
+                     sizeof body - 1, body);
         if (send(k->fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) log_line(LOG_DEBUG, "a late client took no answer");
     }
     k->state = DROPPED;
@@ -160,11 +164,14 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
 static const char *header(struct MHD_Connection *c, const char *name) { return MHD_lookup_connection_value(c, MHD_HEADER_KIND, name); }
 
 static bool refused_by_guard(struct server *s, struct MHD_Connection *c, const struct route *route, struct http_reply *r) {
-    const struct guard_hosts hosts = {(const struct sockaddr *)&s->address, s->options.host, s->host_name, s->options.allowed_hosts, s->options.n_allowed_hosts};
+    const struct guard_hosts hosts = {(const struct sockaddr *)&s->address, s->options.host, s->host_name, s->options.allowed_hosts,
+                                      s->options.n_allowed_hosts};
     const char *host = header(c, "Host"), *origin = header(c, "Origin");
     if (!host) http_error(r, 400, "missing_host", "", "the request has no Host header");
-    else if (!guard_host(&hosts, host)) http_error(r, 403, "host_not_allowed", "", "this Host is not served here; start the server with it as an allowed host");
-    else if (origin && !guard_origin(&hosts, origin)) http_error(r, 403, "origin_not_allowed", "", "pages of this Origin may not use this server");
+    else if (!guard_host(&hosts, host))
+        http_error(r, 403, "host_not_allowed", "", "this Host is not served here; start the server with it as an allowed host");
+    else if (origin && !guard_origin(&hosts, origin))
+        http_error(r, 403, "origin_not_allowed", "", "pages of this Origin may not use this server");
     else if (!(route && route->open) && *s->options.api_key && !guard_key(s->options.api_key, header(c, "Authorization"))) {
         http_error(r, 401, "invalid_api_key", "", "the API key is missing or wrong; send it as Authorization: Bearer KEY");
     }
@@ -316,8 +323,8 @@ static enum MHD_Result at_body(struct server *s, struct MHD_Connection *c, struc
     return MHD_YES;
 }
 
-static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *path, const char *method, const char *version, const char *data,
-                                  size_t *n, void **context) {
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *path, const char *method, const char *version,
+                                  const char *data, size_t *n, void **context) {
     struct server *s = cls;
     struct call *call = *context;
     (void)version;
@@ -357,15 +364,11 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context, en
 int connection_start(struct server *s, struct calla_error *err) {
     unsigned flags = MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_THREAD_PER_CONNECTION;
     if (MHD_is_feature_supported(MHD_FEATURE_POLL) == MHD_YES) flags |= MHD_USE_POLL; /* select stops at descriptor 1024 */
-    s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, s,
-                                 MHD_OPTION_LISTEN_SOCKET, s->listener,
-                                 MHD_OPTION_NOTIFY_COMPLETED, on_completed, s,
-                                 MHD_OPTION_NOTIFY_CONNECTION, on_connection, s,
-                                 MHD_OPTION_URI_LOG_CALLBACK, on_request_line, s,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->options.max_connections,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options.idle_seconds,
-                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, SERVER_HEAD_LIMIT,
-                                 MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listener, MHD_OPTION_NOTIFY_COMPLETED,
+                                 on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_URI_LOG_CALLBACK,
+                                 on_request_line, s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->options.max_connections,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options.idle_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                 SERVER_HEAD_LIMIT, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (!s->daemon) return err_set(err, CALLA_E_IO, "the HTTP server could not be started: %s", strerror(errno));
     if (pthread_create(&s->watcher, NULL, watch, s) == 0) return 0;
     MHD_stop_daemon(s->daemon);

@@ -1,5 +1,6 @@
-/* fields.h - typed reading of a request's fields. Absent and null leave *out as it is; another type or a value out of range is CALLA_E_INVALID naming the field.
- * `at` is the path of the object ("" for the request itself), so that errors read "stream_options.include_usage". */
+/* fields.h - typed reading of a request's fields. Absent and null leave *out as it is; another type or a value out of range is
+ * CALLA_E_INVALID naming the field. `at` is the path of the object ("" for the request itself), so that errors read
+ * "stream_options.include_usage". */
 #ifndef SERVER_FIELDS_H
 #define SERVER_FIELDS_H
 #include "base/json.h"

@@ -7,9 +7,7 @@
 #include <strings.h>
 
 bool guard_is_loopback(const struct sockaddr *address) {
-    if (address->sa_family == AF_INET) {
-        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
-    }
+    if (address->sa_family == AF_INET) { return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127; }
     if (address->sa_family != AF_INET6) return false;
     const struct in6_addr *v6 = &((const struct sockaddr_in6 *)address)->sin6_addr;
     return IN6_IS_ADDR_LOOPBACK(v6) || (IN6_IS_ADDR_V4MAPPED(v6) && v6->s6_addr[12] == 127);
@@ -22,7 +20,8 @@ bool guard_is_wildcard(const struct sockaddr *address) {
 
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b) {
     if (a->sa_family != b->sa_family) return false;
-    if (a->sa_family == AF_INET) return ((const struct sockaddr_in *)a)->sin_addr.s_addr == ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+    if (a->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)a)->sin_addr.s_addr == ((const struct sockaddr_in *)b)->sin_addr.s_addr;
     return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr, &((const struct sockaddr_in6 *)b)->sin6_addr, sizeof(struct in6_addr)) == 0;
 }
 

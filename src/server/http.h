@@ -36,13 +36,13 @@ struct http_stream {
 };
 
 struct http_reply {
-    int status;            /* 0: nobody waits any more, close the connection */
-    const char *type;      /* Content-Type; NULL: application/json */
+    int status;       /* 0: nobody waits any more, close the connection */
+    const char *type; /* Content-Type; NULL: application/json */
     struct str body;
     struct http_stream stream; /* used instead of body if read is set */
-    const char *allow;     /* Allow header, or NULL */
-    int retry_after;       /* seconds, or 0 */
-    bool close;            /* close the connection after this answer */
+    const char *allow;         /* Allow header, or NULL */
+    int retry_after;           /* seconds, or 0 */
+    bool close;                /* close the connection after this answer */
 };
 
 /* Fill reply with OpenAI's error object. type follows from the status; param may be "". */

@@ -1,4 +1,5 @@
-/* local.c - what is answered on the connection's thread alone, never waiting for the engine: health, models, tokenize, detokenize, metrics. */
+/* local.c - what is answered on the connection's thread alone, never waiting for the engine: health, models, tokenize, detokenize, metrics.
+ */
 #include "base/json.h"
 #include "server/fields.h"
 #include "server/route.h"
@@ -23,8 +24,9 @@ void handle_models(struct http_exchange *x, struct http_reply *reply) {
     struct server *s = x->server;
     str_puts(&reply->body, "{\"object\":\"list\",\"data\":[{\"id\":");
     json_write_string(&reply->body, s->options.model_name, slice_of(s->options.model_name).n);
-    str_printf(&reply->body, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"calla\",\"context_length\":%d,\"max_model_len\":%d}]}\n", (long long)s->started,
-               s->info.max_seq, s->info.max_seq);
+    str_printf(&reply->body,
+               ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"calla\",\"context_length\":%d,\"max_model_len\":%d}]}\n",
+               (long long)s->started, s->info.max_seq, s->info.max_seq);
     reply->status = 200;
 }
 
@@ -44,7 +46,8 @@ static int parse(struct http_exchange *x, struct arena *arena, struct json **roo
     return 0;
 }
 
-/* {"text" or "prompt", "special": read control tokens spelled in it} to {"tokens","count"}; {"messages","tools"?,...} is a chat to be rendered first. */
+/* {"text" or "prompt", "special": read control tokens spelled in it} to {"tokens","count"}; {"messages","tools"?,...} is a chat to be
+ * rendered first. */
 static int tokenize(struct server *s, const struct json *root, struct calla_ids *ids, struct calla_error *err) {
     const struct json *messages = NULL;
     struct slice text = {NULL, 0};
@@ -94,7 +97,8 @@ static int detokenize(struct server *s, const struct json *root, struct str *out
     calla_detok_init(&detok, s->tokenizer);
     for (const struct json *v = list->child; v && rc == 0; v = v->next) {
         int64_t id;
-        if (!json_int(v, &id) || id < 0 || id >= calla_tokenizer_size(s->tokenizer)) rc = field_fail(err, "", "tokens", "holds something that is not a token id below %d", (int)calla_tokenizer_size(s->tokenizer));
+        if (!json_int(v, &id) || id < 0 || id >= calla_tokenizer_size(s->tokenizer))
+            rc = field_fail(err, "", "tokens", "holds something that is not a token id below %d", (int)calla_tokenizer_size(s->tokenizer));
         else if ((rc = calla_detok_feed(&detok, (int32_t)id, false, &buf, &cap, &n, err)) == 0) str_append(out, buf, n);
     }
     str_append(out, rest, calla_detok_finish(&detok, rest));

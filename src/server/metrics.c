@@ -39,7 +39,8 @@ static void histogram(struct str *out, const char *name, const char *help, struc
 
 void metrics_write(struct metrics *m, const struct calla_stats *stats, struct str *out) {
     head(out, "http_responses_total", "counter", "HTTP answers by class of status.");
-    for (int i = 2; i < 6; i++) str_printf(out, "calla_http_responses_total{class=\"%dxx\"} %llu\n", i, (unsigned long long)atomic_load(&m->responses[i]));
+    for (int i = 2; i < 6; i++)
+        str_printf(out, "calla_http_responses_total{class=\"%dxx\"} %llu\n", i, (unsigned long long)atomic_load(&m->responses[i]));
     head(out, "completions_total", "counter", "Generated answers by how they ended.");
     for (int i = 0; i < METRICS_OUTCOMES; i++) {
         str_printf(out, "calla_completions_total{finish=\"%s\"} %llu\n", outcomes[i], (unsigned long long)atomic_load(&m->choices[i]));

@@ -1,5 +1,7 @@
 /* openai.c - see openai.h. One function per group of fields; docs/http.md has the table of all of them. */
 #include "server/openai.h"
+#include "base/clock.h"
+#include "base/num.h"
 #include "server/fields.h"
 #include <stdio.h>
 #include <string.h>
@@ -290,7 +292,8 @@ static int parse_object(struct arena *arena, struct slice body, struct json **ro
     return 0;
 }
 
-int openai_read_chat(struct chat_request *r, struct slice body, const struct calla_sampling *defaults, int32_t vocab, struct calla_error *err) {
+int openai_read_chat(struct chat_request *r, struct slice body, const struct calla_sampling *defaults, int32_t vocab,
+                     struct calla_error *err) {
     struct json *root;
     const struct json *messages = NULL;
     int rc = parse_object(&r->arena, body, &root, err);
@@ -317,7 +320,8 @@ static int read_ids(struct text_prompt *p, const struct json *list, int32_t voca
     if (!ids) return no_memory(err);
     for (const struct json *v = list->child; v; v = v->next) {
         int64_t id;
-        if (!json_int(v, &id) || id < 0 || id >= vocab) return field_fail(err, "", "prompt", "holds a token id that is not below %d", (int)vocab);
+        if (!json_int(v, &id) || id < 0 || id >= vocab)
+            return field_fail(err, "", "prompt", "holds a token id that is not below %d", (int)vocab);
         ids[n++] = (int32_t)id;
     }
     *p = (struct text_prompt){.ids = ids, .n_ids = n};
@@ -332,7 +336,8 @@ static int read_prompts(struct text_request *r, const struct json *root, int32_t
     bool one = v->type == JSON_STRING || (v->type == JSON_ARRAY && v->child && v->child->type == JSON_NUMBER);
     if (!one && (v->type != JSON_ARRAY || v->count == 0)) return field_fail(err, "", "prompt", shape);
     size_t count = one ? 1 : v->count;
-    if (count > OPENAI_MAX_PROMPTS) return field_fail(err, "", "prompt", "has %zu prompts; at most %d are allowed", count, OPENAI_MAX_PROMPTS);
+    if (count > OPENAI_MAX_PROMPTS)
+        return field_fail(err, "", "prompt", "has %zu prompts; at most %d are allowed", count, OPENAI_MAX_PROMPTS);
     struct text_prompt *prompts = arena_array(&r->arena, count, sizeof *prompts);
     if (!prompts) return no_memory(err);
     const struct json *item = one ? v : v->child;
@@ -348,7 +353,8 @@ static int read_prompts(struct text_request *r, const struct json *root, int32_t
     return 0;
 }
 
-int openai_read_text(struct text_request *r, struct slice body, const struct calla_sampling *defaults, int32_t vocab, struct calla_error *err) {
+int openai_read_text(struct text_request *r, struct slice body, const struct calla_sampling *defaults, int32_t vocab,
+                     struct calla_error *err) {
     struct json *root;
     int64_t most = 16, top = -1, best = 0; /* 16: OpenAI's default for this endpoint */
     int rc = parse_object(&r->arena, body, &root, err);
@@ -364,7 +370,8 @@ int openai_read_text(struct text_request *r, struct slice body, const struct cal
     struct slice suffix = {"", 0};
     if ((rc = field_string(root, "", "suffix", &suffix, err)) != 0) return rc;
     if (suffix.n) return field_fail(err, "", "suffix", "is not supported");
-    if (r->n_prompts * (size_t)r->options.n > OPENAI_MAX_CHOICES) return field_fail(err, "", "n", "times the prompts may be at most %d", OPENAI_MAX_CHOICES);
+    if (r->n_prompts * (size_t)r->options.n > OPENAI_MAX_CHOICES)
+        return field_fail(err, "", "n", "times the prompts may be at most %d", OPENAI_MAX_CHOICES);
     r->options.max_tokens = (int)most;
     r->options.top = (int)top;
     return 0;
@@ -378,8 +385,9 @@ void openai_new_id(char *out, size_t size, const char *prefix) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     unsigned char random[24];
     char tail[25];
-    if (getentropy(random, sizeof random) != 0) memset(random, 0, sizeof random);
-    for (size_t i = 0; i < sizeof random; i++) tail[i] = letters[random[i] % 62];
+    bool drawn = getentropy(random, sizeof random) == 0;
+    uint64_t now = clock_ns(); /* for the case that the system has no randomness: still no two alike */
+    for (size_t i = 0; i < sizeof random; i++) tail[i] = letters[(drawn ? random[i] : num_random(now, i)) % 62];
     tail[24] = 0;
     snprintf(out, size, "%s%s", prefix, tail);
 }

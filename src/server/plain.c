@@ -1,6 +1,6 @@
 /* plain.c - a completion as one body. The same events as a stream's, collected. */
-#include "server/wire.h"
 #include "base/log.h"
+#include "server/wire.h"
 #include <string.h>
 
 static int on_token(void *ctx, int choice, const struct calla_token *token) {

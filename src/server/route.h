@@ -7,8 +7,8 @@ struct route {
     const char *path;
     const char *method; /* GET also answers HEAD */
     const char *allow;
-    bool open;          /* needs no API key */
-    bool always;        /* answers while loading and stopping, too */
+    bool open;   /* needs no API key */
+    bool always; /* answers while loading and stopping, too */
     void (*handle)(struct http_exchange *x, struct http_reply *reply);
 };
 /* NULL if there is no such path. The method is the caller's to compare. */

@@ -51,7 +51,8 @@ static int copy_options(struct server_options *to, const struct server_options *
     if (to->send_seconds <= 0) to->send_seconds = standard.send_seconds;
     if (to->idle_seconds <= 0) to->idle_seconds = standard.idle_seconds;
     if (to->keepalive_ms <= 0) to->keepalive_ms = standard.keepalive_ms;
-    if (to->keepalive_ms / 1000 >= to->send_seconds) to->send_seconds = to->keepalive_ms / 1000 + 1; /* or waiting for a comment would look like not reading */
+    if (to->keepalive_ms / 1000 >= to->send_seconds)
+        to->send_seconds = to->keepalive_ms / 1000 + 1; /* or waiting for a comment would look like not reading */
     return whole ? 0 : err_set(err, CALLA_E_MEMORY, "server: out of memory");
 }
 
@@ -66,7 +67,9 @@ static int resolve(struct server *s, struct addrinfo **out, struct calla_error *
     if (rc) return err_set(err, CALLA_E_USAGE, "host %s: %s", s->options.host, gai_strerror(rc));
     if (guard_is_loopback((*out)->ai_addr) || s->options.allow_unauthenticated || *s->options.api_key) return 0;
     freeaddrinfo(*out);
-    return err_set(err, CALLA_E_USAGE, "host %s can be reached from other machines: give --api-key, or --allow-unauthenticated if that is meant", s->options.host);
+    return err_set(err, CALLA_E_USAGE,
+                   "host %s can be reached from other machines: give --api-key, or --allow-unauthenticated if that is meant",
+                   s->options.host);
 }
 
 static int listen_on(struct server *s, struct calla_error *err) {
@@ -100,8 +103,8 @@ static void free_server(struct server *s) {
     mem_free(s);
 }
 
-int server_start(struct server **out, const struct server_options *options, struct calla_engine *engine, const struct calla_tokenizer *tokenizer,
-                 struct calla_error *err) {
+int server_start(struct server **out, const struct server_options *options, struct calla_engine *engine,
+                 const struct calla_tokenizer *tokenizer, struct calla_error *err) {
     struct server *s = mem_calloc(1, sizeof *s);
     if (!s) return err_set(err, CALLA_E_MEMORY, "server: out of memory");
     pthread_mutex_init(&s->lock, NULL);

@@ -1,20 +1,21 @@
-/* sse.c - a completion as server-sent events: OpenAI's chunks, comments from a clock while there is nothing to send, errors as an `error` event.
+/* sse.c - a completion as server-sent events: OpenAI's chunks, comments from a clock while there is nothing to send, errors as an `error`
+ * event.
  *
- * Invariants: a chunk is sent as soon as its text is certain; exactly one chunk per choice has a finish_reason; after an error event nothing follows,
- * not even [DONE], so that no client takes half an answer for a whole one.
+ * Invariants: a chunk is sent as soon as its text is certain; exactly one chunk per choice has a finish_reason; after an error event
+ * nothing follows, not even [DONE], so that no client takes half an answer for a whole one.
  */
-#include "server/wire.h"
 #include "base/clock.h"
+#include "server/wire.h"
 #include <string.h>
 
 #define ENOUGH ((size_t)16 << 10) /* bytes gathered for one write where many ids are ready */
 
 struct sse {
     struct answer *a;
-    struct str out;       /* to be sent; `sent` of it is */
+    struct str out; /* to be sent; `sent` of it is */
     size_t sent;
-    uint64_t last_ns;     /* when something was last handed to the connection */
-    bool over;            /* out is the last */
+    uint64_t last_ns; /* when something was last handed to the connection */
+    bool over;        /* out is the last */
 };
 
 /* ---- chunks ---- */

@@ -1,7 +1,7 @@
 /* state.h - the server's own state, shared by the files of this room; owned by server.c.
  *
- * Invariants: engine and tokenizer are published together (ready is stored last, with release order) and never change afterwards; phase only
- * grows; `running` counts exchanges from their headers to the end of their answer.
+ * Invariants: engine and tokenizer are published together (ready is stored last, with release order) and never change afterwards; phase
+ * only grows; `running` counts exchanges from their headers to the end of their answer.
  */
 #ifndef SERVER_STATE_H
 #define SERVER_STATE_H
@@ -24,28 +24,28 @@ struct connection;
 enum server_phase { SERVER_SERVING, SERVER_DRAINING, SERVER_ENDING /* running requests end now */ };
 
 struct server {
-    struct server_options options;   /* strings owned */
-    struct calla_engine *engine;     /* valid once ready */
+    struct server_options options; /* strings owned */
+    struct calla_engine *engine;   /* valid once ready */
     const struct calla_tokenizer *tokenizer;
     struct calla_model_info info;
-    struct calla_sampling sampling;  /* defaults of requests */
+    struct calla_sampling sampling; /* defaults of requests */
     atomic_bool ready;
-    atomic_int phase;                /* enum server_phase */
+    atomic_int phase; /* enum server_phase */
 
     struct sockaddr_storage address; /* bound */
     int port, listener;
-    char host_name[256];             /* this machine's name, accepted as Host when the address bound is a wildcard */
+    char host_name[256]; /* this machine's name, accepted as Host when the address bound is a wildcard */
     struct MHD_Daemon *daemon;
 
-    pthread_mutex_t lock;            /* connections, running, watch_stop */
-    pthread_cond_t changed;          /* running fell, or watch_stop */
+    pthread_mutex_t lock;   /* connections, running, watch_stop */
+    pthread_cond_t changed; /* running fell, or watch_stop */
     struct connection *connections;
     int running;
     bool watch_stop;
-    pthread_t watcher;               /* drops connections whose request does not arrive in time */
+    pthread_t watcher; /* drops connections whose request does not arrive in time */
     atomic_size_t body_bytes;
 
-    int64_t started;                 /* Unix seconds */
+    int64_t started; /* Unix seconds */
     struct metrics metrics;
 };
 #endif

@@ -3,7 +3,8 @@
 #include <math.h>
 
 void wire_choice_free(struct wire_choice *w) {
-    struct str *all[] = {&w->content, &w->reasoning, &w->calls, &w->id, &w->name, &w->arguments, &w->logprobs, &w->tokens, &w->token_logprobs, &w->top_logprobs, &w->offsets};
+    struct str *all[] = {&w->content,  &w->reasoning, &w->calls,          &w->id,           &w->name,   &w->arguments,
+                         &w->logprobs, &w->tokens,    &w->token_logprobs, &w->top_logprobs, &w->offsets};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) str_free(all[i]);
 }
 
@@ -105,7 +106,10 @@ void wire_logprobs(const struct answer *a, struct wire_choice *w, struct str *ou
 
 void wire_head(const struct answer *a, bool chunk, struct str *out) {
     str_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id,
-               !a->is_chat ? "text_completion" : chunk ? "chat.completion.chunk" : "chat.completion", (long long)a->created);
+               !a->is_chat ? "text_completion"
+               : chunk     ? "chat.completion.chunk"
+                           : "chat.completion",
+               (long long)a->created);
     json_write_string(out, a->model.p, a->model.n);
     str_puts(out, ",\"system_fingerprint\":\"calla-" CALLA_VERSION "\"");
 }
@@ -113,8 +117,9 @@ void wire_head(const struct answer *a, bool chunk, struct str *out) {
 void wire_usage(const struct answer *a, struct str *out) {
     struct completion_usage u;
     completion_usage(a->completion, &u);
-    str_printf(out,
-               "\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu,\"prompt_tokens_details\":{\"cached_tokens\":%zu},"
-               "\"completion_tokens_details\":{\"reasoning_tokens\":%zu}}",
-               u.prompt_tokens, u.completion_tokens, u.prompt_tokens + u.completion_tokens, u.cached_tokens, u.reasoning_tokens);
+    str_printf(
+        out,
+        "\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%zu,\"total_tokens\":%zu,\"prompt_tokens_details\":{\"cached_tokens\":%zu},"
+        "\"completion_tokens_details\":{\"reasoning_tokens\":%zu}}",
+        u.prompt_tokens, u.completion_tokens, u.prompt_tokens + u.completion_tokens, u.cached_tokens, u.reasoning_tokens);
 }

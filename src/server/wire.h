@@ -7,8 +7,8 @@
 /* One request on its way to an answer: owns the request it was read from. */
 struct answer {
     struct server *server;
-    struct http_exchange *exchange;    /* valid while the connection is */
-    struct chat_request chat;          /* one of the two is in use: is_chat */
+    struct http_exchange *exchange; /* valid while the connection is */
+    struct chat_request chat;       /* one of the two is in use: is_chat */
     struct text_request text;
     bool is_chat;
     const struct openai_options *options;
@@ -16,19 +16,19 @@ struct answer {
     char id[40];
     int64_t created;
     struct slice model;
-    struct wire_choice *choices;       /* [n_choices] */
+    struct wire_choice *choices; /* [n_choices] */
     int n_choices;
 };
 
 /* What is collected of one choice: all of it for a plain answer, what is not yet sent for a stream. */
 struct wire_choice {
     struct str content, reasoning;
-    struct str calls;                  /* whole calls, JSON objects joined by commas (plain) */
-    struct str id, name, arguments;    /* of the open call (plain) */
-    struct str logprobs;               /* chat: JSON objects joined by commas */
+    struct str calls;                                         /* whole calls, JSON objects joined by commas (plain) */
+    struct str id, name, arguments;                           /* of the open call (plain) */
+    struct str logprobs;                                      /* chat: JSON objects joined by commas */
     struct str tokens, token_logprobs, top_logprobs, offsets; /* text: the members of four parallel lists */
-    size_t characters;                 /* text: characters of the tokens before */
-    const char *finish;                /* static; NULL while it runs */
+    size_t characters;                                        /* text: characters of the tokens before */
+    const char *finish;                                       /* static; NULL while it runs */
 };
 
 void wire_choice_free(struct wire_choice *w);

@@ -8,4 +8,4 @@ if missing:
     sys.exit(77)
 import pytest
 
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *sys.argv[1:]]))
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))

@@ -1,7 +1,8 @@
 /* scripted_engine.c - include/calla.h without a model: each request answers with ids that a test wrote down, at the times it asked for.
  *
- * A prompt that spells @script:NAME@ is answered from $CALLA_SCRIPTS/NAME.json, a list of answers, one for each request of that name in order (the last
- * one repeats). An answer is a list of items, done one after another; <|im_end|> follows unless the last item is {"open":true} or {"hold":true}:
+ * A prompt that spells @script:NAME@ is answered from $CALLA_SCRIPTS/NAME.json, a list of answers, one for each request of that name in
+ * order (the last one repeats). An answer is a list of items, done one after another; <|im_end|> follows unless the last item is
+ * {"open":true} or {"hold":true}:
  *   {"text":"..."} the ids of this text, control tokens included     {"ids":[1,2]} these ids       {"delay_ms":5} wait
  *   {"every_ms":5} wait before each id that follows                   {"hold":true} wait until cancelled
  *   {"fail":"why"} a device fault ends this request                   {"die":true} the engine dies
@@ -23,21 +24,32 @@
 #include <time.h>
 
 enum kind { ID, DELAY, HOLD, FAIL, DIE, OPEN };
-struct item { enum kind kind; int32_t value; char why[64]; };
-struct name { char text[64]; int used; struct name *next; };
+struct item {
+    enum kind kind;
+    int32_t value;
+    char why[64];
+};
+struct name {
+    char text[64];
+    int used;
+    struct name *next;
+};
 
 struct calla_request {
     struct calla_engine *engine; /* NULL once the engine is closed */
     struct calla_request *next;
-    struct item *items; size_t n_items, at, cap;
+    struct item *items;
+    size_t n_items, at, cap;
     uint64_t due_ns;
     int every_ms;
     bool seated, ended, freed;
     atomic_bool cancel;
     enum calla_finish finish;
     struct calla_error error;
-    int32_t *ids; size_t n_ids, n_read, limit, n_prompt;
-    int32_t *stops; size_t n_stops;
+    int32_t *ids;
+    size_t n_ids, n_read, limit, n_prompt;
+    int32_t *stops;
+    size_t n_stops;
     struct calla_params params;
     bool stopped;
     char script[64];
@@ -56,10 +68,15 @@ struct calla_engine {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* everything */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
-struct calla_sampling calla_sampling_greedy(void) { return (struct calla_sampling){.top_p = 1, .repetition_penalty = 1}; }
-struct calla_params calla_params_defaults(void) { return (struct calla_params){.sampling = calla_sampling_greedy(), .top = -1}; }
+struct calla_sampling calla_sampling_greedy(void) {
+    return (struct calla_sampling){.top_p = 1, .repetition_penalty = 1};
+}
+struct calla_params calla_params_defaults(void) {
+    return (struct calla_params){.sampling = calla_sampling_greedy(), .top = -1};
+}
 int calla_inspect(const struct calla_options *o, struct calla_model_info *out, struct calla_error *err) {
-    (void)o; (void)out;
+    (void)o;
+    (void)out;
     return err_set(err, CALLA_E_UNSUPPORTED, "scripted engine: nothing to inspect");
 }
 
@@ -98,10 +115,15 @@ static bool add_item(struct calla_request *r, const struct json *v) {
         }
     } else if (slice_is(field->key, "every_ms")) r->every_ms = (int)x;
     else if (slice_is(field->key, "seed")) {
-        snprintf(digits, sizeof digits, "%llu", r->params.sampling.has_seed ? (unsigned long long)r->params.sampling.seed : (unsigned long long)clock_ns());
+        snprintf(digits, sizeof digits, "%llu",
+                 r->params.sampling.has_seed ? (unsigned long long)r->params.sampling.seed : (unsigned long long)clock_ns());
         add_text(r, digits, strlen(digits));
     } else {
-        item.kind = slice_is(field->key, "delay_ms") ? DELAY : slice_is(field->key, "hold") ? HOLD : slice_is(field->key, "die") ? DIE : slice_is(field->key, "fail") ? FAIL : OPEN;
+        item.kind = slice_is(field->key, "delay_ms") ? DELAY
+                    : slice_is(field->key, "hold")   ? HOLD
+                    : slice_is(field->key, "die")    ? DIE
+                    : slice_is(field->key, "fail")   ? FAIL
+                                                     : OPEN;
         if (item.kind == FAIL) snprintf(item.why, sizeof item.why, "%s", field->string.p);
         add(r, item);
         return item.kind != OPEN && item.kind != HOLD;
@@ -125,7 +147,8 @@ static int count_use(struct calla_engine *e, const char *name) {
 static void read_script(struct calla_request *r, struct slice prompt) {
     static const char mark[] = "@script:";
     const char *at = NULL, *p = prompt.p;
-    while ((p = memmem(p, prompt.n - (size_t)(p - prompt.p), mark, sizeof mark - 1)) != NULL) at = p += sizeof mark - 1; /* the last one counts */
+    while ((p = memmem(p, prompt.n - (size_t)(p - prompt.p), mark, sizeof mark - 1)) != NULL)
+        at = p += sizeof mark - 1; /* the last one counts */
     size_t n = at ? strcspn(at, "@") : 0;
     struct str text = {0};
     struct arena arena = {0};
@@ -168,10 +191,13 @@ static void trace_submit(struct calla_request *r, struct slice prompt) {
     json_write_string(&line, r->script, strlen(r->script));
     str_puts(&line, ",\"prompt\":");
     json_write_string(&line, prompt.p, prompt.n);
-    str_printf(&line, ",\"n_prompt\":%zu,\"max_tokens\":%d,\"top\":%d,\"has_mask\":%d,\"has_seed\":%d,\"seed\":%llu,\"temperature\":%g,\"top_k\":%d,\"top_p\":%g,\"min_p\":%g,"
-                      "\"presence\":%g,\"frequency\":%g,\"repetition\":%g,\"bias\":[",
-               r->n_prompt, r->params.max_tokens, r->params.top, r->params.mask != NULL, s->has_seed, (unsigned long long)s->seed, (double)s->temperature, s->top_k, (double)s->top_p,
-               (double)s->min_p, (double)s->presence_penalty, (double)s->frequency_penalty, (double)s->repetition_penalty);
+    str_printf(&line,
+               ",\"n_prompt\":%zu,\"max_tokens\":%d,\"top\":%d,\"has_mask\":%d,\"has_seed\":%d,\"seed\":%llu,\"temperature\":%g,\"top_k\":%"
+               "d,\"top_p\":%g,\"min_p\":%g,"
+               "\"presence\":%g,\"frequency\":%g,\"repetition\":%g,\"bias\":[",
+               r->n_prompt, r->params.max_tokens, r->params.top, r->params.mask != NULL, s->has_seed, (unsigned long long)s->seed,
+               (double)s->temperature, s->top_k, (double)s->top_p, (double)s->min_p, (double)s->presence_penalty,
+               (double)s->frequency_penalty, (double)s->repetition_penalty);
     for (size_t i = 0; i < s->n_bias; i++) str_printf(&line, "%s[%d,%g]", i ? "," : "", s->bias[i].id, (double)s->bias[i].bias);
     str_puts(&line, "]}");
     trace(r->engine, &line);
@@ -342,7 +368,8 @@ int calla_submit(struct calla_engine *e, const struct calla_params *p, struct ca
     pthread_mutex_lock(&lock);
     int rc = 0;
     if (!e->stats.alive) rc = err_set(err, CALLA_E_CLOSED, "the engine is dead");
-    else if (e->stats.running + e->stats.waiting >= e->info.parallel + e->queue) rc = err_set(err, CALLA_E_BUSY, "the queue is full: try again later");
+    else if (e->stats.running + e->stats.waiting >= e->info.parallel + e->queue)
+        rc = err_set(err, CALLA_E_BUSY, "the queue is full: try again later");
     struct calla_request *r = rc ? NULL : calloc(1, sizeof *r);
     if (r) {
         r->engine = e;
@@ -401,12 +428,18 @@ void calla_request_cancel(struct calla_request *r) { atomic_store(&r->cancel, tr
 
 void calla_request_usage(struct calla_request *r, struct calla_usage *out) {
     pthread_mutex_lock(&lock);
-    *out = (struct calla_usage){.prompt_tokens = r->n_prompt, .cached_tokens = r->n_prompt / 2, .generated_tokens = r->n_ids, .prefilled = r->n_prompt, .finish = r->finish};
+    *out = (struct calla_usage){.prompt_tokens = r->n_prompt,
+                                .cached_tokens = r->n_prompt / 2,
+                                .generated_tokens = r->n_ids,
+                                .prefilled = r->n_prompt,
+                                .finish = r->finish};
     pthread_mutex_unlock(&lock);
 }
 
 int calla_request_prompt_logprobs(struct calla_request *r, float *out, size_t n, struct calla_error *err) {
-    (void)r; (void)out; (void)n;
+    (void)r;
+    (void)out;
+    (void)n;
     return err_set(err, CALLA_E_UNSUPPORTED, "scripted engine: no prompt log probabilities");
 }
 

@@ -1,6 +1,8 @@
-/* test_server.c - a server for the tests of this folder, over the scripted engine (calla-scripted-server) or the real one (calla-test-server).
+/* test_server.c - a server for the tests of this folder, over the scripted engine (calla-scripted-server) or the real one
+ * (calla-test-server).
  *
- * Prints "listening on http://ADDRESS:PORT" once it does. SIGTERM and SIGINT stop it; a second one stops it now. Each option takes one value.
+ * Prints "listening on http://ADDRESS:PORT" once it does. SIGTERM and SIGINT stop it; a second one stops it now. Each option takes one
+ * value.
  */
 #include "base/log.h"
 #include "server/server.h"

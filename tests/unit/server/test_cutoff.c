@@ -45,7 +45,8 @@ static void check(const char *text, const char *const *stop, size_t n) {
 
 static void every_cut(void **state) {
     (void)state;
-    static const char *const one[] = {"own fox"}, *const newline[] = {"\n"}, *const overlap[] = {"abcd", "bc"}, *const selfish[] = {"aab"}, *const nested[] = {"b", "ab", "xab"};
+    static const char *const one[] = {"own fox"}, *const newline[] = {"\n"}, *const overlap[] = {"abcd", "bc"}, *const selfish[] = {"aab"},
+                             *const nested[] = {"b", "ab", "xab"};
     check("The quick brown fox", one, 1);
     check("The quick brown fo", one, 1);
     check("Is it?\n", newline, 1);

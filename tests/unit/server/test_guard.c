@@ -34,8 +34,11 @@ static void hosts(void **state) {
     static const char *const allowed[] = {"box.lan", "10.1.1.1"};
     struct sockaddr_in local = v4("127.0.0.1"), lan = v4("192.168.0.9"), any = v4("0.0.0.0");
     struct guard_hosts h = {(struct sockaddr *)&local, "127.0.0.1", "mybox", allowed, 2};
-    static const char *const good[] = {"localhost", "LocalHost:80", "127.0.0.1:8080", "127.3.2.1", "[::1]", "[::1]:1", "BOX.lan:9", "10.1.1.1", "localhost."};
-    static const char *const bad[] = {"", ":80", "evil", "localhost.evil", "127.0.0.1.evil", "10.1.1.2", "[::1", "[::1]x", "[]", "localhost:port", "localhost:123456", "mybox", "192.168.0.9", "127.1", "2130706433"};
+    static const char *const good[] = {"localhost", "LocalHost:80", "127.0.0.1:8080", "127.3.2.1", "[::1]",
+                                       "[::1]:1",   "BOX.lan:9",    "10.1.1.1",       "localhost."};
+    static const char *const bad[] = {"",          ":80", "evil",           "localhost.evil",   "127.0.0.1.evil", "10.1.1.2",    "[::1",
+                                      "[::1]x",    "[]",  "localhost:port", "localhost:123456", "mybox",          "192.168.0.9", "127.1",
+                                      "2130706433"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) assert_true(guard_host(&h, good[i]));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(guard_host(&h, bad[i]));
     h.bound = (struct sockaddr *)&lan;
@@ -66,11 +69,22 @@ static void keys(void **state) {
     (void)state;
     assert_true(guard_key("secret", "Bearer secret"));
     assert_true(guard_key("secret", "bearer secret"));
-    static const char *const bad[] = {NULL, "", "secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secrets", "Bearer secretsecret", "Bearer Secret", "Basic secret", "Bearer  secret"};
+    static const char *const bad[] = {NULL,
+                                      "",
+                                      "secret",
+                                      "Bearer",
+                                      "Bearer ",
+                                      "Bearer secre",
+                                      "Bearer secrets",
+                                      "Bearer secretsecret",
+                                      "Bearer Secret",
+                                      "Basic secret",
+                                      "Bearer  secret"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(guard_key("secret", bad[i]));
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(loopback), cmocka_unit_test(hosts), cmocka_unit_test(origins), cmocka_unit_test(keys)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(loopback), cmocka_unit_test(hosts), cmocka_unit_test(origins),
+                                       cmocka_unit_test(keys)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

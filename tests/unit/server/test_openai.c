@@ -1,0 +1,100 @@
+/* The requests: what is read into which field, and that every allocation may fail. */
+#include "server/openai.h"
+#include "unit/unit.h"
+
+static const char whole[] =
+    "{\"model\":\"m\\u00e9\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stream\":true,\"stream_options\":{\"include_usage\":"
+    "true},\"n\":2,"
+    "\"max_tokens\":7,\"max_completion_tokens\":9,\"temperature\":0.5,\"top_p\":0,\"top_k\":-1,\"min_p\":0.25,\"seed\":"
+    "18446744073709551615,"
+    "\"stop\":[\"a\",\"bc\"],\"logprobs\":true,\"top_logprobs\":3,\"logit_bias\":{\"7\":-1.5,\"0\":100},\"reasoning_effort\":\"low\","
+    "\"chat_template_kwargs\":{\"enable_thinking\":false,\"preserve_thinking\":true},\"parallel_tool_calls\":false,"
+    "\"tools\":[{\"type\":\"web_search\"},{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"z\":1,\"a\":2}}},"
+    "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}],\"tool_choice\":\"required\",\"unknown\":[{\"deep\":null}]}";
+
+static void every_field(void **state) {
+    (void)state;
+    struct chat_request r = {0};
+    struct calla_sampling defaults = {.temperature = 1, .top_p = 0.9f, .repetition_penalty = 1.1f};
+    struct calla_error err;
+    assert_int_equal(openai_read_chat(&r, slice_of(whole), &defaults, 100, &err), 0);
+    const struct openai_options *o = &r.options;
+    assert_true(slice_is(o->model, "m\xC3\xA9"));
+    assert_true(o->stream && o->include_usage);
+    assert_int_equal(o->n, 2);
+    assert_int_equal(o->max_tokens, 9);
+    assert_true(o->sampling.temperature == 0.5f && o->sampling.min_p == 0.25f && o->sampling.repetition_penalty == 1.1f);
+    assert_true(o->sampling.top_p > 0 && o->sampling.top_p < 1e-5f && o->sampling.top_k == 0);
+    assert_true(o->sampling.has_seed && o->sampling.seed == UINT64_MAX);
+    assert_int_equal(o->n_stop, 2);
+    assert_string_equal(o->stop[1], "bc");
+    assert_int_equal(o->top, 3);
+    assert_int_equal(o->sampling.n_bias, 2);
+    assert_true(o->sampling.bias[0].id == 7 && o->sampling.bias[0].bias == -1.5f && o->sampling.bias[1].id == 0);
+    assert_true(r.chat.no_thinking && r.chat.preserve_thinking && r.one_call);
+    assert_int_equal(r.n_names, 2);
+    assert_string_equal(r.names[1], "g");
+    assert_string_equal(r.chat.force_call, "");
+    assert_true(slice_is(r.tools, "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"z\":1,\"a\":2}}}, "
+                                  "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]"));
+    chat_request_free(&r);
+}
+
+static void defaults_stay(void **state) {
+    (void)state;
+    struct chat_request r = {0};
+    struct calla_sampling defaults = {.temperature = 1, .top_p = 0.9f, .top_k = 20, .repetition_penalty = 1};
+    assert_int_equal(openai_read_chat(&r, slice_of("{\"messages\":[{}],\"temperature\":null}"), &defaults, 100, NULL), 0);
+    assert_memory_equal(&r.options.sampling, &defaults, sizeof defaults);
+    assert_true(r.options.n == 1 && r.options.top == -1 && r.options.max_tokens == 0 && !r.chat.force_call && !r.options.sampling.has_seed);
+    chat_request_free(&r);
+}
+
+static void out_of_memory(void **state) {
+    (void)state;
+    struct calla_sampling defaults = {.top_p = 1, .repetition_penalty = 1};
+    int rc = CALLA_E_MEMORY;
+    for (uint64_t n = 1; rc; n++) {
+        struct chat_request r = {0};
+        struct calla_error err = {0};
+        mem_fault_after(n);
+        rc = openai_read_chat(&r, slice_of(whole), &defaults, 100, &err);
+        mem_fault_off();
+        assert_true(rc == 0 || (rc == CALLA_E_MEMORY && err.code == rc));
+        chat_request_free(&r);
+        assert_true(n < 1000);
+    }
+}
+
+static void prompts(void **state) {
+    (void)state;
+    struct calla_sampling defaults = {.top_p = 1, .repetition_penalty = 1};
+    struct text_request r = {0};
+    assert_int_equal(openai_read_text(&r, slice_of("{\"prompt\":[\"a\",[1,2],\"b\"],\"logprobs\":0}"), &defaults, 100, NULL), 0);
+    assert_int_equal(r.n_prompts, 3);
+    assert_true(slice_is(r.prompts[0].text, "a") && !r.prompts[0].ids);
+    assert_true(r.prompts[1].n_ids == 2 && r.prompts[1].ids[1] == 2);
+    assert_int_equal(r.options.max_tokens, 16);
+    assert_int_equal(r.options.top, 0);
+    text_request_free(&r);
+    struct text_request bad = {0};
+    struct calla_error err;
+    assert_int_equal(openai_read_text(&bad, slice_of("{\"prompt\":[1,100]}"), &defaults, 100, &err), CALLA_E_INVALID);
+    assert_string_equal(err.param, "prompt");
+    text_request_free(&bad);
+}
+
+static void ids_differ(void **state) {
+    (void)state;
+    char a[40], b[40];
+    openai_new_id(a, sizeof a, "chatcmpl-");
+    openai_new_id(b, sizeof b, "chatcmpl-");
+    assert_int_equal(strlen(a), 33);
+    assert_string_not_equal(a, b);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_field), cmocka_unit_test(defaults_stay), cmocka_unit_test(out_of_memory),
+                                       cmocka_unit_test(prompts), cmocka_unit_test(ids_differ)};
+    return RUN(tests);
+}
