@@ -199,8 +199,8 @@ def start(tmp_path):
         return started[-1]
 
     yield begin
-    for s in started:
-        assert s.stop() in (0, None), s.log_path.read_text()
+    codes = [s.stop() for s in started]
+    assert not any(codes), [s.log_path.read_text() for s, code in zip(started, codes) if code]
 
 
 WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "The weather of a city", "parameters": {
