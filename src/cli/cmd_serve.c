@@ -10,9 +10,11 @@
 
 static int wake[2] = {-1, -1}; /* the signal handler writes, the main thread reads */
 static struct server *running;
+static volatile sig_atomic_t loading = 1;
 static void on_signal(int sig) {
     static volatile sig_atomic_t seen;
     (void)sig;
+    if (loading) _exit(0); /* nothing has been promised to anybody yet, and reading a large file cannot be interrupted */
     if (seen++) server_hurry();
     char c = 1;
     if (write(wake[1], &c, 1) < 0) { /* the pipe is full: the reader is awake already */
@@ -82,6 +84,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     }
     if (!code) code = session_open(&s, &common, 4, SESSION_NEEDS_TEXT, err);
     if (!code) {
+        loading = 0;
         server_ready(running, s.engine, s.tokenizer);
         print_ready(&s, host, server_port(running));
         char c;
