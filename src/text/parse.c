@@ -376,7 +376,7 @@ static int finish_content(struct calla_parser *p, size_t from, size_t end, bool 
     while (solid > from && parse_is_space(p->buf.data[solid - 1])) solid--;
     if (cut || (solid == from && p->after_call)) end = solid;
     p->state = PARSE_CONTENT;
-    return put_text(p, (struct slice){p->buf.data + from, end - from});
+    return end > from ? put_text(p, (struct slice){p->buf.data + from, end - from}) : 0;
 }
 
 /* In a value: is there a call to be kept? */
@@ -404,7 +404,7 @@ static int finish_state(struct calla_parser *p, bool truncated) {
         bool whole = !truncated && is_whole(p, false) && call_only_space_after(&p->call) && !p->scan.length;
         if (!whole) return release(p, p->buf.len);
         rc = read_again(p);
-    } else if (p->state == PARSE_VALUE && !truncated && !p->flat && !is_whole(p, false) && call_ends_nested(&p->call)) {
+    } else if (p->state == PARSE_VALUE && !truncated && !p->flat && call_ends_nested(&p->call)) {
         p->flat = true;
         rc = read_again(p);
     }

@@ -37,11 +37,19 @@ bool call_text(struct call *c, char byte) {
 bool call_only_space_after(const struct call *c) { return c->close.level && c->adjacent && c->tag.end == c->close.end; }
 
 bool call_ends_nested(const struct call *c) {
-    return c->nested && c->adjacent && (c->tag.kind == TAG_FUNCTION_END || c->tag.kind == TAG_CALL_END);
+    return c->nested && c->adjacent && c->tag.end != c->close.end && (c->tag.kind == TAG_FUNCTION_END || c->tag.kind == TAG_CALL_END);
 }
 
 bool call_may_follow(const struct call *c) {
-    return c->close.level >= CLOSE_BARE_WRAPPED || call_only_space_after(c) || (c->adjacent && c->tag.kind == TAG_CALL && c->follows);
+    bool wrapped = c->adjacent && c->tag.kind == TAG_CALL;
+    switch (c->close.level) {
+    case CLOSE_NONE:
+    case CLOSE_BARE: return false;
+    case CLOSE_PROPER: return wrapped ? c->follows : call_only_space_after(c);
+    case CLOSE_BARE_WRAPPED: return wrapped && c->follows;
+    case CLOSE_WRAPPED: return true;
+    }
+    return false;
 }
 
 static bool add_bound(struct call *c, struct call_bound b) {

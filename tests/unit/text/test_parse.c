@@ -2,6 +2,7 @@
  * bytes; the joined events must be the same. The field cases are named where they are tested. */
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/str.h"
 #include "calla_text.h"
 #include <setjmp.h>
@@ -260,6 +261,8 @@ static void test_values(void **state) {
         PARIS, "Example:\n" PARIS "\ndone", PARIS "\n" PARIS, "one\n" PARIS "\ntwo\n" CALL("write_file", PARAM("path", "p") PARAM("content", "c")) "\n",
         "  " PARIS "\n", "<function=get_weather>\n" PARAM("city", "Paris") "</function>\n",
         CALL("write_file", PARAM("content", "in " PARIS " in")),
+        "</function>\n<tool_call>\n<function=get_weather>\n<parameter=city>\n", "a\n</function>\n</tool_call>\n<function=get_weather>\nb",
+        "</tool_call>\n<function=get_weather>\n", "<function=get_weather>\n<function=now>\n</function>",
     };
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) check_value(values[i]);
 }
@@ -475,6 +478,45 @@ static void test_refused(void **state) {
 }
 
 /* ---- the rest of the interface ---- */
+static int count(void *ctx, const struct calla_event *e) {
+    *(size_t *)ctx += e->n;
+    return 0;
+}
+
+/* Each allocation in turn fails: an error once, then silence; no crash, nothing left behind. */
+static void test_out_of_memory(void **state) {
+    (void)state;
+    static const char text[] = "think\n</think>\n\nLook.\n" CALL("get_weather", PARAM("city", "a city whose name is long enough to grow a buffer") PARAM("days", "3"));
+    static const char *const stop[] = {"one", "two"};
+    struct calla_parser_options o = calla_parser_defaults();
+    o.thinking = true;
+    o.tools = TOOLS;
+    o.tools_n = sizeof TOOLS - 1;
+    o.stop = stop;
+    o.n_stop = 2;
+    int rc = CALLA_E_MEMORY;
+    uint64_t n = 1;
+    for (; rc && n < 1000; n++) {
+        struct calla_parser *p = NULL;
+        size_t bytes = 0;
+        mem_fault_after(n);
+        rc = calla_parser_open(&p, &o, NULL);
+        for (size_t i = 0; rc == 0 && i < sizeof text - 1; i++) rc = calla_parser_feed(p, text + i, 1, false, count, &bytes);
+        if (rc == 0) rc = calla_parser_finish(p, false, count, &bytes);
+        mem_fault_off();
+        if (rc) assert_int_equal(rc, CALLA_E_MEMORY);
+        if (rc && p) {
+            size_t before = bytes;
+            assert_int_equal(calla_parser_feed(p, "x", 1, false, count, &bytes), 0);
+            assert_int_equal(calla_parser_finish(p, false, count, &bytes), 0);
+            assert_int_equal(bytes, before);
+        }
+        calla_parser_free(p);
+    }
+    assert_int_equal(rc, 0);
+    assert_true(n > 10);
+}
+
 static int refuse_second(void *ctx, const struct calla_event *e) {
     (void)e;
     return ++*(int *)ctx == 2 ? 77 : 0;
@@ -590,11 +632,6 @@ static void test_ids(void **state) {
 }
 
 /* ---- cost ---- */
-static int count(void *ctx, const struct calla_event *e) {
-    *(size_t *)ctx += e->n;
-    return 0;
-}
-
 static double seconds_for(const char *head, const char *unit, size_t repeat, const char *tail, bool thinking) {
     struct calla_parser *p = open_parser(&(struct setup){.thinking = thinking, .stop = {"never said", "<tool_call></tool_call>"}});
     size_t bytes = 0, n = strlen(unit);
@@ -661,6 +698,7 @@ int main(void) {
         cmocka_unit_test(test_questions),
         cmocka_unit_test(test_holds_little),
         cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_linear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
