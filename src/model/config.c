@@ -1,15 +1,16 @@
 /* model/config.c - config.json and generation_config.json as numbers.
  *
- * Every number is range-checked here, once, so that products of two dimensions fit an int32 and products of all of a tensor's dimensions fit a uint64
- * everywhere below. What contradicts the maths of forward.c is refused by key and value; keys that say nothing about it (vision, draft head) are ignored.
+ * Every number is range-checked here, once, so that products of two dimensions fit an int32 and products of all of a tensor's dimensions
+ * fit a uint64 everywhere below. What contradicts the maths of forward.c is refused by key and value; keys that say nothing about it
+ * (vision, draft head) are ignored.
  */
 #include "model/config.h"
 #include <string.h>
 
-#define MAX_DIM (1 << 20)   /* of any matrix side that is not the vocabulary */
-#define MAX_VOCAB (1 << 24)
+#define MAX_DIM      (1 << 20) /* of any matrix side that is not the vocabulary */
+#define MAX_VOCAB    (1 << 24)
 #define MAX_POSITION (1 << 26)
-#define GROUP 64            /* inputs that share a quantisation scale */
+#define GROUP        64 /* inputs that share a quantisation scale */
 
 /* A value as it stands in the file, short enough for a message. */
 static const char *shown(const struct json *v, char buf[48]) {
@@ -31,7 +32,8 @@ struct field {
     size_t at; /* of the int in struct model_config */
     int max;
 };
-#define FIELD(key, member, max) {key, offsetof(struct model_config, member), max}
+#define FIELD(key, member, max)                                                                                                            \
+    { key, offsetof(struct model_config, member), max }
 static const struct field FIELDS[] = {
     FIELD("hidden_size", hidden, MAX_DIM),
     FIELD("num_hidden_layers", layers, CONFIG_MAX_LAYERS),
@@ -57,7 +59,8 @@ static int read_dimensions(const struct json *text, struct model_config *out, st
         int64_t n = 0;
         char buf[48];
         if (!json_int(v, &n) || n < 1 || n > f->max)
-            return err_set(err, CALLA_E_FORMAT, "config.json: text_config.%s is %s, but must be a whole number from 1 to %d", f->key, shown(v, buf), f->max);
+            return err_set(err, CALLA_E_FORMAT, "config.json: text_config.%s is %s, but must be a whole number from 1 to %d", f->key,
+                           shown(v, buf), f->max);
         int value = (int)n;
         memcpy((char *)out + f->at, &value, sizeof value);
     }
@@ -66,7 +69,8 @@ static int read_dimensions(const struct json *text, struct model_config *out, st
 
 static int divides(struct calla_error *err, const char *what, int64_t n, const char *by, int64_t d) {
     if (n % d == 0) return 0;
-    return err_set(err, CALLA_E_UNSUPPORTED, "config.json: %s (%lld) must be a multiple of %s (%lld)", what, (long long)n, by, (long long)d);
+    return err_set(err, CALLA_E_UNSUPPORTED, "config.json: %s (%lld) must be a multiple of %s (%lld)", what, (long long)n, by,
+                   (long long)d);
 }
 
 static int fits(struct calla_error *err, const char *what, int64_t n) {
@@ -75,7 +79,8 @@ static int fits(struct calla_error *err, const char *what, int64_t n) {
 }
 
 static int check_dimensions(const struct model_config *c, struct calla_error *err) {
-    int64_t attn = (int64_t)c->heads * c->head_dim, key = (int64_t)c->key_heads * c->key_dim, value = (int64_t)c->value_heads * c->value_dim;
+    int64_t attn = (int64_t)c->heads * c->head_dim, key = (int64_t)c->key_heads * c->key_dim,
+            value = (int64_t)c->value_heads * c->value_dim;
     int rc = divides(err, "num_attention_heads", c->heads, "num_key_value_heads", c->kv_heads);
     if (!rc) rc = divides(err, "linear_num_value_heads", c->value_heads, "linear_num_key_heads", c->key_heads);
     if (!rc) rc = divides(err, "hidden_size", c->hidden, "the quantisation group", GROUP);
@@ -96,11 +101,14 @@ static int read_layer_types(const struct json *text, struct model_config *out, s
     int64_t interval = 0;
     char buf[48];
     if (step && (!json_int(step, &interval) || interval < 1 || interval > CONFIG_MAX_LAYERS))
-        return err_set(err, CALLA_E_FORMAT, "config.json: text_config.full_attention_interval is %s, but must be a whole number from 1 to %d", shown(step, buf), CONFIG_MAX_LAYERS);
+        return err_set(err, CALLA_E_FORMAT,
+                       "config.json: text_config.full_attention_interval is %s, but must be a whole number from 1 to %d", shown(step, buf),
+                       CONFIG_MAX_LAYERS);
     if (!types && !step)
         return err_set(err, CALLA_E_FORMAT, "config.json: text_config has neither layer_types nor full_attention_interval");
     if (types && (!json_is(types, JSON_ARRAY) || types->count != (size_t)out->layers))
-        return err_set(err, CALLA_E_FORMAT, "config.json: text_config.layer_types must be a list of num_hidden_layers (%d) names", out->layers);
+        return err_set(err, CALLA_E_FORMAT, "config.json: text_config.layer_types must be a list of num_hidden_layers (%d) names",
+                       out->layers);
     const struct json *t = types ? types->child : NULL;
     for (int i = 0; i < out->layers; i++) {
         bool by_step = interval && i % interval == interval - 1;
@@ -109,7 +117,8 @@ static int read_layer_types(const struct json *text, struct model_config *out, s
             if (!full && !(json_is(t, JSON_STRING) && slice_is(t->string, "linear_attention")))
                 return unsupported(err, "an entry of text_config.layer_types", t, "\"linear_attention\" and \"full_attention\"");
             if (interval && full != by_step)
-                return err_set(err, CALLA_E_FORMAT, "config.json: layer_types[%d] is %s, which contradicts full_attention_interval %lld", i, shown(t, buf), (long long)interval);
+                return err_set(err, CALLA_E_FORMAT, "config.json: layer_types[%d] is %s, which contradicts full_attention_interval %lld", i,
+                               shown(t, buf), (long long)interval);
             out->is_attention[i] = full;
             t = t->next;
         } else {
@@ -146,7 +155,8 @@ static int read_rope(const struct json *text, struct model_config *out, struct c
     double turning = factor * out->head_dim;
     out->rotary = (int)turning;
     if (out->rotary != turning || out->rotary % 2 || out->rotary == 0)
-        return err_set(err, CALLA_E_UNSUPPORTED, "config.json: partial_rotary_factor * head_dim is %g, but must be a positive even number", turning);
+        return err_set(err, CALLA_E_UNSUPPORTED, "config.json: partial_rotary_factor * head_dim is %g, but must be a positive even number",
+                       turning);
     return 0;
 }
 
@@ -159,7 +169,8 @@ static int check_bool(const struct json *o, const char *key, bool expected, bool
     return unsupported(err, key, v, expected ? "true" : "false");
 }
 
-static int check_string(const struct json *o, const char *key, const char *expected, const char *or_this, bool required, struct calla_error *err) {
+static int check_string(const struct json *o, const char *key, const char *expected, const char *or_this, bool required,
+                        struct calla_error *err) {
     const struct json *v = json_get(o, key);
     if (!v && !required) return 0;
     if (json_is(v, JSON_STRING) && (slice_is(v->string, expected) || (or_this && slice_is(v->string, or_this)))) return 0;
@@ -179,7 +190,8 @@ static int check_maths(const struct json *root, const struct json *text, struct 
     int64_t n = 0;
     if (!rc && (!json_int(v, &n) || n != 4)) rc = unsupported(err, "linear_conv_kernel_dim", v, "4");
     v = json_get(text, "mlp_only_layers");
-    if (!rc && v && !json_is(v, JSON_NULL) && (!json_is(v, JSON_ARRAY) || v->count)) rc = unsupported(err, "mlp_only_layers", v, "an empty list: every layer has experts");
+    if (!rc && v && !json_is(v, JSON_NULL) && (!json_is(v, JSON_ARRAY) || v->count))
+        rc = unsupported(err, "mlp_only_layers", v, "an empty list: every layer has experts");
     v = json_get(text, "decoder_sparse_step");
     if (!rc && v && (!json_int(v, &n) || n != 1)) rc = unsupported(err, "decoder_sparse_step", v, "1: every layer has experts");
     v = json_get(text, "rms_norm_eps");
@@ -222,7 +234,8 @@ static int add_stops(struct model_config *c, const struct json *o, const char *f
 int config_parse(const struct json *root, struct model_config *out, struct calla_error *err) {
     *out = (struct model_config){.top_p = 1, .repetition_penalty = 1};
     const struct json *text = json_get(root, "text_config");
-    if (!json_is(text, JSON_OBJECT)) return err_set(err, CALLA_E_FORMAT, "config.json: no text_config object: not a Qwen3.6 MoE checkpoint in the MLX layout");
+    if (!json_is(text, JSON_OBJECT))
+        return err_set(err, CALLA_E_FORMAT, "config.json: no text_config object: not a Qwen3.6 MoE checkpoint in the MLX layout");
     int rc = read_dimensions(text, out, err);
     if (!rc) rc = check_dimensions(out, err);
     if (!rc) rc = check_maths(root, text, out, err);
@@ -240,7 +253,8 @@ static int read_float(const struct json *root, const char *key, double min, doub
     char buf[48];
     if (!v || json_is(v, JSON_NULL)) return 0;
     if (!json_double(v, &x) || x < min || x > max)
-        return err_set(err, CALLA_E_FORMAT, "generation_config.json: %s is %s, but must be a number from %g to %g", key, shown(v, buf), min, max);
+        return err_set(err, CALLA_E_FORMAT, "generation_config.json: %s is %s, but must be a number from %g to %g", key, shown(v, buf), min,
+                       max);
     *out = (float)x;
     *found = true;
     return 0;
@@ -259,11 +273,13 @@ static int read_sampling(const struct json *root, struct model_config *out, stru
     if (rc) return rc;
     if (k && !json_is(k, JSON_NULL)) {
         if (!json_int(k, &top_k) || top_k < 0 || top_k > MAX_VOCAB)
-            return err_set(err, CALLA_E_FORMAT, "generation_config.json: top_k is %s, but must be a whole number from 0 to %d", shown(k, buf), MAX_VOCAB);
+            return err_set(err, CALLA_E_FORMAT, "generation_config.json: top_k is %s, but must be a whole number from 0 to %d",
+                           shown(k, buf), MAX_VOCAB);
         named = true;
     }
     if (v && !json_is(v, JSON_NULL)) {
-        if (!json_bool(v, &sample)) return err_set(err, CALLA_E_FORMAT, "generation_config.json: do_sample is %s, but must be true or false", shown(v, buf));
+        if (!json_bool(v, &sample))
+            return err_set(err, CALLA_E_FORMAT, "generation_config.json: do_sample is %s, but must be true or false", shown(v, buf));
         named = sample;
     }
     out->top_k_sampling = (int)top_k;

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #define CONFIG_MAX_LAYERS 512
-#define CONFIG_MAX_STOPS 16
+#define CONFIG_MAX_STOPS  16
 struct model_config {
     int hidden, layers, vocab;
     int heads, kv_heads, head_dim, rotary;
@@ -25,8 +25,9 @@ struct model_config {
     float temperature, top_p, min_p, repetition_penalty;
     int top_k_sampling;
 };
-/* From the tree of config.json: every dimension present, positive, in range and consistent (layer_types against the interval, heads a multiple of kv_heads,
- * conv kernel 4, silu, output gate, untied, default rope). CALLA_E_UNSUPPORTED or CALLA_E_FORMAT name the key, what was found and what is supported. */
+/* From the tree of config.json: every dimension present, positive, in range and consistent (layer_types against the interval, heads a
+ * multiple of kv_heads, conv kernel 4, silu, output gate, untied, default rope). CALLA_E_UNSUPPORTED or CALLA_E_FORMAT name the key, what
+ * was found and what is supported. */
 int config_parse(const struct json *root, struct model_config *out, struct calla_error *err);
 /* generation_config.json's text (may be absent: n 0). */
 int config_generation(const char *text, size_t n, struct model_config *out, struct calla_error *err);

@@ -1,4 +1,5 @@
-/* model/forward.c - THE file: what Qwen3.6-35B-A3B computes, layer by layer (shared maths: docs/numerics.md; the readable scalar form: tests/oracle).
+/* model/forward.c - THE file: what Qwen3.6-35B-A3B computes, layer by layer (shared maths: docs/numerics.md; the readable scalar form:
+ * tests/oracle).
  *
  * One text for all row counts: a prompt chunk, a decode step and a batch of both are rows of spans. No flags, no dumps, no profiling.
  * The residual addition of each block is left to the next add_norm (or to head), so a block writes `delta` and nothing else.
@@ -25,7 +26,8 @@ static void attn_block(struct backend *be, const struct layer_weights *l, struct
     op->linear(be, 1, &l->attn.o, &s->mixed, b->rows, (struct be_buffer *[]){&s->delta});
 }
 
-void forward(struct backend *be, const struct model_config *config, const struct weights *w, struct scratch *s, const struct forward_batch *b) {
+void forward(struct backend *be, const struct model_config *config, const struct weights *w, struct scratch *s,
+             const struct forward_batch *b) {
     const struct backend_ops *op = be_ops(be);
     op->begin(be);
     op->embed(be, w->embed, b->ids, b->rows, &s->x);

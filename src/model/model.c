@@ -16,24 +16,40 @@ uint64_t model_logits_bytes(const struct model *m) { return (uint64_t)m->max_log
 static struct be_dims dims_of(const struct model *m) {
     const struct model_config *c = &m->config;
     return (struct be_dims){
-        .hidden = c->hidden, .heads = c->heads, .kv_heads = c->kv_heads, .head_dim = c->head_dim, .rotary = c->rotary,
-        .theta = (float)c->theta, .eps = c->eps,
-        .key_heads = c->key_heads, .value_heads = c->value_heads, .key_dim = c->key_dim, .value_dim = c->value_dim,
-        .attention_layers = c->attention_layers, .gdn_layers = c->gdn_layers,
-        .experts = c->experts, .top_k = c->top_k, .width = c->width, .shared_width = c->shared_width,
-        .vocab = c->vocab, .max_rows = m->max_rows, .max_seq = m->max_seq,
+        .hidden = c->hidden,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .rotary = c->rotary,
+        .theta = (float)c->theta,
+        .eps = c->eps,
+        .key_heads = c->key_heads,
+        .value_heads = c->value_heads,
+        .key_dim = c->key_dim,
+        .value_dim = c->value_dim,
+        .attention_layers = c->attention_layers,
+        .gdn_layers = c->gdn_layers,
+        .experts = c->experts,
+        .top_k = c->top_k,
+        .width = c->width,
+        .shared_width = c->shared_width,
+        .vocab = c->vocab,
+        .max_rows = m->max_rows,
+        .max_seq = m->max_seq,
     };
 }
 
 /* ---- options ---- */
 static int check_options(struct model *m, const struct model_options *o, struct calla_error *err) {
     if (o->max_seq < 1 || o->max_seq > m->config.max_position)
-        return err_set(err, CALLA_E_INVALID, "--max-seq is %d, but this model has positions from 1 to %d", o->max_seq, m->config.max_position);
+        return err_set(err, CALLA_E_INVALID, "--max-seq is %d, but this model has positions from 1 to %d", o->max_seq,
+                       m->config.max_position);
     if (o->max_sequences < 1 || o->max_sequences > BE_SLOTS)
         return err_set(err, CALLA_E_INVALID, "%d sequences at once asked for; possible are 1 to %d", o->max_sequences, BE_SLOTS);
     int chunk = o->chunk ? o->chunk : m->info.chunk;
     if (chunk < BE_PAGE || chunk % BE_PAGE || chunk > (1 << 16))
-        return err_set(err, CALLA_E_INVALID, "a prompt chunk of %d rows asked for; it must be a multiple of %d, at most %d", chunk, BE_PAGE, 1 << 16);
+        return err_set(err, CALLA_E_INVALID, "a prompt chunk of %d rows asked for; it must be a multiple of %d, at most %d", chunk, BE_PAGE,
+                       1 << 16);
     int per_sequence = (o->max_seq - 1) / BE_PAGE + 1;
     if (o->pages < 0 || (!o->pages && per_sequence > INT32_MAX / o->max_sequences))
         return err_set(err, CALLA_E_INVALID, "%d KV pages asked for; at least 1 is needed", o->pages);
@@ -55,7 +71,8 @@ static void make_plan(struct model *m) {
     p->weights_copied = 0;
     p->state = (state_recurrent_bytes(c) + state_conv_bytes(c)) * (uint64_t)m->max_sequences;
     p->kv = state_kv_bytes(c, m->info.kv_bytes) * BE_PAGE * (uint64_t)m->pages;
-    p->scratch = scratch_bytes(c, m->info.activation_bytes, m->max_rows, m->max_logits) + model_logits_bytes(m) + be_ops(m->be)->workspace_bytes(m->be, &dims);
+    p->scratch = scratch_bytes(c, m->info.activation_bytes, m->max_rows, m->max_logits) + model_logits_bytes(m) +
+                 be_ops(m->be)->workspace_bytes(m->be, &dims);
     p->total = p->weights_mapped + p->weights_copied + p->state + p->kv + p->scratch;
 }
 
@@ -67,10 +84,11 @@ static int check_budget(const struct model *m, uint64_t cap, struct calla_error 
     if (!available || p->total <= available) return 0;
     const char *what = cap ? "--memory allows" : "are available";
     if (p->weights_mapped + p->weights_copied > available)
-        return err_set(err, CALLA_E_BUDGET, "the weights alone need %.0f MB and %s %.0f MB; %s", mb(p->weights_mapped + p->weights_copied), what, mb(available),
-                       cap ? "raise --memory" : "to run from disk all the same, slowly, set --memory");
-    return err_set(err, CALLA_E_BUDGET, "needed are %.0f MB (weights %.0f, sequence states %.0f, KV cache %.0f, work %.0f) and %s %.0f MB; lower %s", mb(p->total),
-                   mb(p->weights_mapped + p->weights_copied), mb(p->state), mb(p->kv), mb(p->scratch), what, mb(available),
+        return err_set(err, CALLA_E_BUDGET, "the weights alone need %.0f MB and %s %.0f MB; %s", mb(p->weights_mapped + p->weights_copied),
+                       what, mb(available), cap ? "raise --memory" : "to run from disk all the same, slowly, set --memory");
+    return err_set(err, CALLA_E_BUDGET,
+                   "needed are %.0f MB (weights %.0f, sequence states %.0f, KV cache %.0f, work %.0f) and %s %.0f MB; lower %s",
+                   mb(p->total), mb(p->weights_mapped + p->weights_copied), mb(p->state), mb(p->kv), mb(p->scratch), what, mb(available),
                    p->kv >= p->state ? "--max-seq (or --parallel)" : "--parallel (or --max-seq)");
 }
 
@@ -118,7 +136,8 @@ static int allocate(struct model *m, const struct model_options *o, struct calla
     m->spans = mem_array((size_t)m->max_sequences, sizeof *m->spans);
     m->fetched = mem_calloc((size_t)m->max_logits, sizeof *m->fetched);
     m->logits = mem_map(model_logits_bytes(m));
-    if (!m->ids || !m->pick || !m->spans || !m->fetched || !m->logits) return err_set(err, CALLA_E_MEMORY, "%s: no memory for a pass", o->dir);
+    if (!m->ids || !m->pick || !m->spans || !m->fetched || !m->logits)
+        return err_set(err, CALLA_E_MEMORY, "%s: no memory for a pass", o->dir);
     struct be_info info;
     be_ops(m->be)->info(m->be, &info);
     m->plan.weights_copied = info.copied;
@@ -138,8 +157,12 @@ static int open_as(struct model **out, const struct model_options *o, bool run, 
     return rc;
 }
 
-int model_open(struct model **out, const struct model_options *options, struct calla_error *err) { return open_as(out, options, true, err); }
-int model_inspect(struct model **out, const struct model_options *options, struct calla_error *err) { return open_as(out, options, false, err); }
+int model_open(struct model **out, const struct model_options *options, struct calla_error *err) {
+    return open_as(out, options, true, err);
+}
+int model_inspect(struct model **out, const struct model_options *options, struct calla_error *err) {
+    return open_as(out, options, false, err);
+}
 
 void model_close(struct model *m) {
     if (!m) return;

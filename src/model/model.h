@@ -1,6 +1,7 @@
 /* model/model.h - the room's door: a loaded model, its KV pages, its sequences, and one forward pass over a batch of spans.
  *
- * Knows tensors and positions, not requests. One thread at a time. Everything a pass needs is allocated in model_open: a pass allocates nothing.
+ * Knows tensors and positions, not requests. One thread at a time. Everything a pass needs is allocated in model_open: a pass allocates
+ * nothing.
  */
 #ifndef MODEL_MODEL_H
 #define MODEL_MODEL_H
@@ -10,38 +11,41 @@
 
 struct model_options {
     const char *dir;
-    const char *backend;         /* NULL: auto */
+    const char *backend; /* NULL: auto */
     struct be_options be;
-    int max_seq;                 /* positions a sequence may have */
-    int max_sequences;           /* states that exist at once */
-    int chunk;                   /* prompt rows in one pass; 0: the back end's */
-    int pages;                   /* KV pages in the pool; 0: max_sequences * ceil(max_seq / BE_PAGE) */
-    uint64_t memory;             /* cap in bytes; 0: what the machine has now */
+    int max_seq;       /* positions a sequence may have */
+    int max_sequences; /* states that exist at once */
+    int chunk;         /* prompt rows in one pass; 0: the back end's */
+    int pages;         /* KV pages in the pool; 0: max_sequences * ceil(max_seq / BE_PAGE) */
+    uint64_t memory;   /* cap in bytes; 0: what the machine has now */
     void (*progress)(void *, uint64_t, uint64_t);
     void *ctx;
 };
-struct model_plan { uint64_t weights_mapped, weights_copied, state, kv, scratch, total; };
+struct model_plan {
+    uint64_t weights_mapped, weights_copied, state, kv, scratch, total;
+};
 
-struct model; /* fields in model_private.h, for the room and its tests */
+struct model;    /* fields in model_private.h, for the room and its tests */
 struct sequence; /* recurrent state, convolution state, page table, position */
 
 int model_open(struct model **out, const struct model_options *options, struct calla_error *err);
-/* Config, checkpoint checks and plan only; the result answers model_config, model_plan, model_weights (counts) and model_close, and cannot run. */
+/* Config, checkpoint checks and plan only; the result answers model_config, model_plan, model_weights (counts) and model_close, and cannot
+ * run. */
 int model_inspect(struct model **out, const struct model_options *options, struct calla_error *err);
 void model_close(struct model *m);
 const struct model_config *model_config(const struct model *m);
 const struct weights *model_weights(const struct model *m);
 void model_plan(const struct model *m, struct model_plan *out);
 void model_backend(const struct model *m, struct be_info *out);
-int model_max_rows(const struct model *m);   /* of one pass: chunk + max_sequences */
+int model_max_rows(const struct model *m); /* of one pass: chunk + max_sequences */
 int model_chunk(const struct model *m);
 int model_max_seq(const struct model *m);
-uint64_t model_state_bytes(const struct model *m);  /* one sequence: recurrent + convolution */
-uint64_t model_kv_bytes(const struct model *m);     /* one token */
+uint64_t model_state_bytes(const struct model *m); /* one sequence: recurrent + convolution */
+uint64_t model_kv_bytes(const struct model *m);    /* one token */
 
 /* Sequences come from a fixed set; NULL-free: CALLA_E_BUDGET when all are in use. A fresh sequence is at position 0 with zero state. */
 int sequence_new(struct model *m, struct sequence **out, struct calla_error *err);
-void sequence_free(struct model *m, struct sequence *s);   /* its pages go back to the pool */
+void sequence_free(struct model *m, struct sequence *s); /* its pages go back to the pool */
 int sequence_position(const struct sequence *s);
 /* Make sure pages exist for positions below `end`; CALLA_E_BUDGET when the pool is empty (nothing changes). */
 int sequence_reserve(struct model *m, struct sequence *s, int end, struct calla_error *err);
@@ -50,21 +54,25 @@ int model_pages_free(const struct model *m);
 /* What one pass computes. */
 struct pass_span {
     struct sequence *sequence;
-    const int32_t *ids;      /* [rows] tokens, or ~slot (backend.h) */
-    int rows;                /* 1: a decode step */
-    int logits;              /* how many of its last rows want logits: 0, 1, or rows (model_max_logits in all) */
+    const int32_t *ids; /* [rows] tokens, or ~slot (backend.h) */
+    int rows;           /* 1: a decode step */
+    int logits;         /* how many of its last rows want logits: 0, 1, or rows (model_max_logits in all) */
 };
-/* One forward pass: spans of different sequences together, at most model_max_rows rows in all. Every sequence advances by its rows. Rows that want logits are numbered in span order,
- * 0 .. n-1; with slots (may be NULL) slot slots[i] gets row i's greedy id on the device. Reserves pages itself. Returns after submit. */
+/* One forward pass: spans of different sequences together, at most model_max_rows rows in all. Every sequence advances by its rows. Rows
+ * that want logits are numbered in span order, 0 .. n-1; with slots (may be NULL) slot slots[i] gets row i's greedy id on the device.
+ * Reserves pages itself. Returns after submit. */
 int model_forward(struct model *m, const struct pass_span *spans, int n_spans, const int32_t *slots, struct calla_error *err);
-/* Wait for the last pass; afterwards logits and tokens may be read. After an error every sequence of that pass is unusable except for sequence_free. */
+/* Wait for the last pass; afterwards logits and tokens may be read. After an error every sequence of that pass is unusable except for
+ * sequence_free. */
 int model_wait(struct model *m, struct calla_error *err);
 int model_tokens(struct model *m, const int32_t *slots, int n, int32_t *ids, struct calla_error *err);
 /* Float32 logits [vocab] of row i of the last pass, borrowed until the next pass (host memory; copied from a device the first time). */
 int model_logits(struct model *m, int row, const float **out, struct calla_error *err);
-/* Rows that may want logits in one pass: max_sequences, or 64 if that is more. Who wants them of every row of a prompt feeds it in spans of at most 64 rows. */
+/* Rows that may want logits in one pass: max_sequences, or 64 if that is more. Who wants them of every row of a prompt feeds it in spans of
+ * at most 64 rows. */
 int model_max_logits(const struct model *m);
 
-/* Feed ids in passes of at most `cut` rows on the absolute grid (0: the model's chunk); logits of the last row only. For tools and tests; the engine schedules by itself. */
+/* Feed ids in passes of at most `cut` rows on the absolute grid (0: the model's chunk); logits of the last row only. For tools and tests;
+ * the engine schedules by itself. */
 int model_prefill(struct model *m, struct sequence *s, const int32_t *ids, int n, int cut, struct calla_error *err);
 #endif

@@ -11,8 +11,8 @@
 
 struct model {
     struct backend *be;
-    struct be_info info;         /* as it was before loading */
-    struct checkpoint ckpt;      /* the maps that weights may point into */
+    struct be_info info;    /* as it was before loading */
+    struct checkpoint ckpt; /* the maps that weights may point into */
     struct model_config config;
     struct weights weights;
     struct model_plan plan;
@@ -23,13 +23,13 @@ struct model {
     int max_seq, max_sequences, chunk, pages, max_rows, max_logits;
 
     /* the pass being put together, and the last one */
-    int32_t *ids;                /* [max_rows] */
-    int32_t *pick;               /* [max_logits] */
-    struct be_span *spans;       /* [max_sequences] */
-    int n_pick;                  /* logit rows of the last pass */
-    bool pending;                /* submitted, not waited for */
-    float *logits;               /* [max_logits][vocab] host copies, pages touched when used */
-    bool *fetched;               /* [max_logits] which rows of `logits` are of the last pass */
+    int32_t *ids;          /* [max_rows] */
+    int32_t *pick;         /* [max_logits] */
+    struct be_span *spans; /* [max_sequences] */
+    int n_pick;            /* logit rows of the last pass */
+    bool pending;          /* submitted, not waited for */
+    float *logits;         /* [max_logits][vocab] host copies, pages touched when used */
+    bool *fetched;         /* [max_logits] which rows of `logits` are of the last pass */
 };
 uint64_t model_logits_bytes(const struct model *m);
 #endif

@@ -20,12 +20,14 @@ int sequence_position(const struct sequence *s) { return s->position; }
 int model_pages_free(const struct model *m) { return m->states.n_free; }
 
 static int no_pages(const struct model *m, int missing, struct calla_error *err) {
-    return err_set(err, CALLA_E_BUDGET, "the KV cache is full: %d more pages of %d tokens needed, %d of %d free", missing, BE_PAGE, m->states.n_free, m->states.pages);
+    return err_set(err, CALLA_E_BUDGET, "the KV cache is full: %d more pages of %d tokens needed, %d of %d free", missing, BE_PAGE,
+                   m->states.n_free, m->states.pages);
 }
 
 static int check_end(const struct model *m, const struct sequence *s, int64_t end, struct calla_error *err) {
     if (end <= m->max_seq) return 0;
-    return err_set(err, CALLA_E_TOO_LONG, "%lld positions needed (%d are filled), but --max-seq is %d", (long long)end, s->position, m->max_seq);
+    return err_set(err, CALLA_E_TOO_LONG, "%lld positions needed (%d are filled), but --max-seq is %d", (long long)end, s->position,
+                   m->max_seq);
 }
 
 int sequence_reserve(struct model *m, struct sequence *s, int end, struct calla_error *err) {
@@ -39,14 +41,18 @@ int sequence_reserve(struct model *m, struct sequence *s, int end, struct calla_
 /* ---- a pass ---- */
 static int check_span(const struct model *m, const struct pass_span *s, int at, struct calla_error *err) {
     const struct sequence *q = s->sequence;
-    if (!q || !q->used || q->listed) return err_set(err, CALLA_E_INTERNAL, "span %d: its sequence is %s", at, q && q->listed ? "in the pass twice" : "not in use");
+    if (!q || !q->used || q->listed)
+        return err_set(err, CALLA_E_INTERNAL, "span %d: its sequence is %s", at, q && q->listed ? "in the pass twice" : "not in use");
     if (q->broken) return err_set(err, CALLA_E_BACKEND, "span %d: an earlier pass of its sequence failed; start a new one", at);
-    if (s->rows < 1 || s->rows > m->max_rows) return err_set(err, CALLA_E_INTERNAL, "span %d has %d rows; a pass takes 1 to %d", at, s->rows, m->max_rows);
-    if (s->logits != 0 && s->logits != 1 && s->logits != s->rows) return err_set(err, CALLA_E_INTERNAL, "span %d wants logits of %d of its %d rows", at, s->logits, s->rows);
+    if (s->rows < 1 || s->rows > m->max_rows)
+        return err_set(err, CALLA_E_INTERNAL, "span %d has %d rows; a pass takes 1 to %d", at, s->rows, m->max_rows);
+    if (s->logits != 0 && s->logits != 1 && s->logits != s->rows)
+        return err_set(err, CALLA_E_INTERNAL, "span %d wants logits of %d of its %d rows", at, s->logits, s->rows);
     for (int i = 0; i < s->rows; i++) {
         int32_t id = s->ids[i];
         if (id >= m->config.vocab || (id < 0 && ~id >= BE_SLOTS))
-            return err_set(err, CALLA_E_INVALID, "id %d at position %d is not in the vocabulary of %d", id, q->position + i, m->config.vocab);
+            return err_set(err, CALLA_E_INVALID, "id %d at position %d is not in the vocabulary of %d", id, q->position + i,
+                           m->config.vocab);
     }
     return check_end(m, q, (int64_t)q->position + s->rows, err);
 }
@@ -54,7 +60,8 @@ static int check_span(const struct model *m, const struct pass_span *s, int at, 
 /* All spans against the pass's limits; *logits gets the number of logit rows. */
 static int check_pass(struct model *m, const struct pass_span *spans, int n, const int32_t *slots, int *logits, struct calla_error *err) {
     if (!m->runnable) return err_set(err, CALLA_E_INVALID, "this model was opened for inspection only");
-    if (n < 1 || n > m->max_sequences) return err_set(err, CALLA_E_INTERNAL, "a pass of %d spans; possible are 1 to %d", n, m->max_sequences);
+    if (n < 1 || n > m->max_sequences)
+        return err_set(err, CALLA_E_INTERNAL, "a pass of %d spans; possible are 1 to %d", n, m->max_sequences);
     int rc = 0, checked = 0, rows = 0, missing = 0;
     for (; checked < n && !rc; checked++) {
         const struct pass_span *s = &spans[checked];
@@ -65,11 +72,13 @@ static int check_pass(struct model *m, const struct pass_span *spans, int n, con
         *logits += s->logits;
         missing += state_pages_missing(s->sequence, s->sequence->position + s->rows);
         if (rows > m->max_rows || *logits > m->max_logits)
-            rc = err_set(err, CALLA_E_INTERNAL, "a pass of %d rows, %d with logits; possible are %d and %d", rows, *logits, m->max_rows, m->max_logits);
+            rc = err_set(err, CALLA_E_INTERNAL, "a pass of %d rows, %d with logits; possible are %d and %d", rows, *logits, m->max_rows,
+                         m->max_logits);
     }
     for (int i = 0; i < checked; i++) spans[i].sequence->listed = false;
     for (int i = 0; slots && i < *logits && !rc; i++)
-        if (slots[i] < 0 || slots[i] >= BE_SLOTS) rc = err_set(err, CALLA_E_INTERNAL, "token slot %d; possible are 0 to %d", slots[i], BE_SLOTS - 1);
+        if (slots[i] < 0 || slots[i] >= BE_SLOTS)
+            rc = err_set(err, CALLA_E_INTERNAL, "token slot %d; possible are 0 to %d", slots[i], BE_SLOTS - 1);
     if (!rc && missing > m->states.n_free) rc = no_pages(m, missing, err);
     return rc;
 }
@@ -112,12 +121,14 @@ int model_wait(struct model *m, struct calla_error *err) {
 
 int model_tokens(struct model *m, const int32_t *slots, int n, int32_t *ids, struct calla_error *err) {
     for (int i = 0; i < n; i++)
-        if (slots[i] < 0 || slots[i] >= BE_SLOTS) return err_set(err, CALLA_E_INTERNAL, "token slot %d; possible are 0 to %d", slots[i], BE_SLOTS - 1);
+        if (slots[i] < 0 || slots[i] >= BE_SLOTS)
+            return err_set(err, CALLA_E_INTERNAL, "token slot %d; possible are 0 to %d", slots[i], BE_SLOTS - 1);
     return be_ops(m->be)->tokens(m->be, slots, n, ids, err);
 }
 
 int model_logits(struct model *m, int row, const float **out, struct calla_error *err) {
-    if (m->pending || row < 0 || row >= m->n_pick) return err_set(err, CALLA_E_INTERNAL, "logits of row %d %s", row, m->pending ? "before the wait" : "were not asked for");
+    if (m->pending || row < 0 || row >= m->n_pick)
+        return err_set(err, CALLA_E_INTERNAL, "logits of row %d %s", row, m->pending ? "before the wait" : "were not asked for");
     size_t vocab = (size_t)m->config.vocab, bytes = vocab * sizeof(float);
     float *copy = m->logits + (size_t)row * vocab;
     if (!m->fetched[row]) {

@@ -21,7 +21,8 @@ static int buffer(struct backend *be, uint64_t bytes, struct be_buffer *out, str
 
 static int no_memory(struct calla_error *err) { return err_set(err, CALLA_E_MEMORY, "no memory for the sequences' tables"); }
 
-int states_new(struct states *s, struct backend *be, const struct model_config *c, int count, int max_seq, int pages, int kv_bytes, struct calla_error *err) {
+int states_new(struct states *s, struct backend *be, const struct model_config *c, int count, int max_seq, int pages, int kv_bytes,
+               struct calla_error *err) {
     *s = (struct states){.count = count, .pages = pages, .max_pages = (max_seq - 1) / BE_PAGE + 1};
     s->recurrent_bytes = state_recurrent_bytes(c);
     s->conv_bytes = state_conv_bytes(c);

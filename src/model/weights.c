@@ -1,7 +1,8 @@
 /* model/weights.c - every tensor of the checkpoint by name, once, into fields.
  *
- * The loader keeps the first error and does nothing after it, so that a layer reads as a list of its tensors. Small vectors are checked value by value
- * (finite; norms plausible) because they are cheap to read and a wrong one is fluent nonsense; matrices are checked by shape, bits and place only.
+ * The loader keeps the first error and does nothing after it, so that a layer reads as a list of its tensors. Small vectors are checked
+ * value by value (finite; norms plausible) because they are cheap to read and a wrong one is fluent nonsense; matrices are checked by
+ * shape, bits and place only.
  */
 #include "model/weights.h"
 #include "base/num.h"
@@ -43,17 +44,21 @@ static struct be_weight *stack(struct loader *l, enum weight_group group, const 
     if (!l->rc) count(l, group, (uint64_t)a.experts * (uint64_t)out * (uint64_t)in, affine_bytes(&a));
     return handle;
 }
-static struct be_weight *matrix(struct loader *l, enum weight_group group, const char *name, int out, int in) { return stack(l, group, name, 0, out, in, 4); }
+static struct be_weight *matrix(struct loader *l, enum weight_group group, const char *name, int out, int in) {
+    return stack(l, group, name, 0, out, in, 4);
+}
 
 /* Unquantised values, widened to float32. */
-static struct be_vector *values(struct loader *l, enum weight_group group, const char *full, enum st_dtype dtype, const uint8_t *data, size_t n) {
+static struct be_vector *values(struct loader *l, enum weight_group group, const char *full, enum st_dtype dtype, const uint8_t *data,
+                                size_t n) {
     size_t size = st_dtype_bytes(dtype);
     float *v = mem_array(n, sizeof *v);
     struct be_vector *handle = NULL;
     if (!v) l->rc = err_set(l->err, CALLA_E_MEMORY, "%s: no memory for %zu values", full, n);
     for (size_t i = 0; i < n && !l->rc; i++) {
         v[i] = dtype == ST_F32 ? num_loadf(data + 4 * i) : num_from_bf16(num_load16(data + 2 * i));
-        if (!isfinite(v[i])) l->rc = err_set(l->err, CALLA_E_FORMAT, "tensor %s: value %zu is not finite: a damaged file, or a failed conversion", full, i);
+        if (!isfinite(v[i]))
+            l->rc = err_set(l->err, CALLA_E_FORMAT, "tensor %s: value %zu is not finite: a damaged file, or a failed conversion", full, i);
     }
     if (!l->rc && l->be) l->rc = be_ops(l->be)->vector_new(l->be, v, n, &handle, l->err);
     if (!l->rc) count(l, group, n, n * size);
@@ -84,7 +89,10 @@ static struct be_vector *convolution(struct loader *l, const char *name, int cha
     if (l->rc) return NULL;
     l->rc = checkpoint_plain(l->ckpt, full_name(l, name, full), ST_BF16, 3, (uint64_t[]){(uint64_t)channels, 4, 1}, &data, l->err);
     if (l->rc && checkpoint_plain(l->ckpt, full, ST_BF16, 3, (uint64_t[]){(uint64_t)channels, 1, 4}, &data, NULL) == 0)
-        l->rc = err_set(l->err, CALLA_E_FORMAT, "tensor %s is [%d, 1, 4], the layout of an unconverted Hugging Face checkpoint; calla needs the MLX conversion, [%d, 4, 1]", full, channels, channels);
+        l->rc = err_set(
+            l->err, CALLA_E_FORMAT,
+            "tensor %s is [%d, 1, 4], the layout of an unconverted Hugging Face checkpoint; calla needs the MLX conversion, [%d, 4, 1]",
+            full, channels, channels);
     return l->rc ? NULL : values(l, GROUP_GDN, full, ST_BF16, data, (size_t)channels * 4);
 }
 
@@ -99,7 +107,8 @@ static void gdn_layer(struct loader *l, struct layer_weights *w) {
     w->gdn.out = matrix(l, GROUP_GDN, "linear_attn.out_proj", c->hidden, value);
     w->gdn.state.a_log = vector(l, GROUP_GDN, "linear_attn.A_log", ST_F32, c->value_heads);
     w->gdn.state.dt_bias = vector(l, GROUP_GDN, "linear_attn.dt_bias", ST_BF16, c->value_heads);
-    w->gdn.state.norm = vector(l, GROUP_NORMS, "linear_attn.norm.weight", ST_BF16, c->value_dim); /* a plain weight: no +1, no plausible mean */
+    w->gdn.state.norm =
+        vector(l, GROUP_NORMS, "linear_attn.norm.weight", ST_BF16, c->value_dim); /* a plain weight: no +1, no plausible mean */
 }
 
 static void attention_layer(struct loader *l, struct layer_weights *w) {
@@ -146,8 +155,8 @@ static void all_tensors(struct loader *l) {
     w->norm = norm(l, "model.norm.weight", c->hidden);
 }
 
-int weights_load(struct weights *w, struct checkpoint *c, const struct model_config *config, struct backend *be, void (*progress)(void *, uint64_t, uint64_t), void *ctx,
-                 struct calla_error *err) {
+int weights_load(struct weights *w, struct checkpoint *c, const struct model_config *config, struct backend *be,
+                 void (*progress)(void *, uint64_t, uint64_t), void *ctx, struct calla_error *err) {
     struct loader l = {.w = w, .ckpt = c, .config = config, .be = be, .progress = progress, .ctx = ctx, .err = err};
     *w = (struct weights){.layers = mem_calloc((size_t)config->layers, sizeof *w->layers)};
     if (!w->layers) return err_set(err, CALLA_E_MEMORY, "no memory for %d layers", config->layers);
@@ -161,7 +170,8 @@ int weights_load(struct weights *w, struct checkpoint *c, const struct model_con
         return l.rc;
     }
     const uint64_t *g = w->group_bytes;
-    w->active_bytes = g[GROUP_HEAD] + g[GROUP_GDN] + g[GROUP_ATTENTION] + g[GROUP_ROUTER] + g[GROUP_EXPERTS] / (uint64_t)config->experts * (uint64_t)config->top_k + g[GROUP_SHARED];
+    w->active_bytes = g[GROUP_HEAD] + g[GROUP_GDN] + g[GROUP_ATTENTION] + g[GROUP_ROUTER] +
+                      g[GROUP_EXPERTS] / (uint64_t)config->experts * (uint64_t)config->top_k + g[GROUP_SHARED];
     if (progress) progress(ctx, c->bytes, c->bytes);
     return 0;
 }
@@ -174,8 +184,10 @@ static void free_weights(struct backend *be, struct be_weight *const *v, size_t 
     for (size_t i = 0; i < n; i++)
         if (v[i]) be_ops(be)->weight_free(be, v[i]);
 }
-#define FREE_VECTORS(be, ...) free_vectors(be, (struct be_vector *[]){__VA_ARGS__}, sizeof((struct be_vector *[]){__VA_ARGS__}) / sizeof(void *))
-#define FREE_WEIGHTS(be, ...) free_weights(be, (struct be_weight *[]){__VA_ARGS__}, sizeof((struct be_weight *[]){__VA_ARGS__}) / sizeof(void *))
+#define FREE_VECTORS(be, ...)                                                                                                              \
+    free_vectors(be, (struct be_vector *[]){__VA_ARGS__}, sizeof((struct be_vector *[]){__VA_ARGS__}) / sizeof(void *))
+#define FREE_WEIGHTS(be, ...)                                                                                                              \
+    free_weights(be, (struct be_weight *[]){__VA_ARGS__}, sizeof((struct be_weight *[]){__VA_ARGS__}) / sizeof(void *))
 
 void weights_free(struct weights *w, struct backend *be, int layers) {
     for (int i = 0; be && w->layers && i < layers; i++) {

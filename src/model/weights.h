@@ -1,13 +1,14 @@
-/* model/weights.h - the checkpoint as fields: after loading nobody speaks a tensor's name. Owns the back end's weight handles, not the maps. */
+/* model/weights.h - the checkpoint as fields: after loading nobody speaks a tensor's name. Owns the back end's weight handles, not the
+ * maps. */
 #ifndef MODEL_WEIGHTS_H
 #define MODEL_WEIGHTS_H
 #include "backend/backend.h"
 #include "model/config.h"
 
 struct layer_weights {
-    struct be_vector *input_norm, *post_norm;    /* [hidden] */
+    struct be_vector *input_norm, *post_norm; /* [hidden] */
     bool is_attention;
-    int index;                                   /* among the layers of its kind */
+    int index; /* among the layers of its kind */
     union {
         struct {
             struct be_weight *qkv, *z, *a, *b, *out;
@@ -33,9 +34,10 @@ struct weights {
 enum weight_group { GROUP_EMBEDDING, GROUP_HEAD, GROUP_GDN, GROUP_ATTENTION, GROUP_ROUTER, GROUP_EXPERTS, GROUP_SHARED, GROUP_NORMS };
 #define WEIGHT_GROUPS "embedding", "lm_head", "gated deltanet", "attention", "router", "experts", "shared expert", "norms"
 
-/* Take every tensor of the checkpoint (vision_tower.* skipped by name), check shapes, bits and norms, hand them to the back end. be NULL: check and count only
+/* Take every tensor of the checkpoint (vision_tower.* skipped by name), check shapes, bits and norms, hand them to the back end. be NULL:
+ * check and count only
  * (`verify`, `info`). progress may be NULL. */
-int weights_load(struct weights *w, struct checkpoint *c, const struct model_config *config, struct backend *be, void (*progress)(void *, uint64_t, uint64_t), void *ctx,
-                 struct calla_error *err);
+int weights_load(struct weights *w, struct checkpoint *c, const struct model_config *config, struct backend *be,
+                 void (*progress)(void *, uint64_t, uint64_t), void *ctx, struct calla_error *err);
 void weights_free(struct weights *w, struct backend *be, int layers);
 #endif

@@ -1,19 +1,23 @@
 /* harness.h - a model under test: open it, feed prompts in any cut, and keep the logits. */
 #ifndef HARNESS_H
 #define HARNESS_H
+#include "model/model.h"
+#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
-#include "model/model.h"
 
 static inline struct model *harness_open(const char *dir, enum be_compute compute, const char *isa, int max_seq, int max_sequences) {
     struct model *m = NULL;
     struct calla_error err = {0};
-    struct model_options o = {.dir = dir, .backend = "cpu", .be = {.compute = compute, .isa = isa, .threads = 2}, .max_seq = max_seq, .max_sequences = max_sequences};
+    struct model_options o = {.dir = dir,
+                              .backend = "cpu",
+                              .be = {.compute = compute, .isa = isa, .threads = 2},
+                              .max_seq = max_seq,
+                              .max_sequences = max_sequences};
     if (model_open(&m, &o, &err)) fail_msg("%s: %s", dir, err.message);
     return m;
 }
@@ -37,8 +41,8 @@ static inline const float *harness_logits(struct model *m, int row) {
     return p;
 }
 
-/* Feed n ids in passes of `cut` rows (0: whole), wherever that falls on the grid; copies the logits of every row to out [n][vocab] unless it is NULL.
- * Returns the last row's, borrowed. */
+/* Feed n ids in passes of `cut` rows (0: whole), wherever that falls on the grid; copies the logits of every row to out [n][vocab] unless
+ * it is NULL. Returns the last row's, borrowed. */
 static inline const float *harness_feed(struct model *m, struct sequence *s, const int32_t *ids, int n, int cut, float *out) {
     size_t vocab = (size_t)model_config(m)->vocab;
     const float *last = NULL;
@@ -60,6 +64,7 @@ static inline float *harness_rows(const struct model *m, int n) {
 static inline void harness_same(const struct model *m, const float *a, const float *b, int rows, const char *what) {
     size_t vocab = (size_t)model_config(m)->vocab;
     for (int r = 0; r < rows; r++)
-        if (memcmp(a + (size_t)r * vocab, b + (size_t)r * vocab, vocab * sizeof(float)) != 0) fail_msg("%s: row %d of %d differs", what, r, rows);
+        if (memcmp(a + (size_t)r * vocab, b + (size_t)r * vocab, vocab * sizeof(float)) != 0)
+            fail_msg("%s: row %d of %d differs", what, r, rows);
 }
 #endif

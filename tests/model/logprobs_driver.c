@@ -4,12 +4,12 @@
  *
  * Output: {"cases":[{"prompt":[...],"prompt_logprobs":[...],"steps":[{"id":..,"top":[[id,logprob],...]},...]},...]}
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include "base/json.h"
 #include "golden.h"
 #include "model/model.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static void die(const char *what) {
     fprintf(stderr, "logprobs_driver: %s\n", what);
@@ -55,7 +55,8 @@ static void run_case(struct model *m, const int32_t *ids, int n, int steps, int 
         print_top(out, logits, vocab, top);
         str_puts(out, "]}");
         if (i + 1 == steps) break;
-        if (model_forward(m, &(struct pass_span){s, &id, 1, 1}, 1, NULL, &err) || model_wait(m, &err) || model_logits(m, 0, &logits, &err)) die(err.message);
+        if (model_forward(m, &(struct pass_span){s, &id, 1, 1}, 1, NULL, &err) || model_wait(m, &err) || model_logits(m, 0, &logits, &err))
+            die(err.message);
     }
     str_puts(out, "]}");
     sequence_free(m, s);

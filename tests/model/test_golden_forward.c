@@ -1,19 +1,19 @@
 /* The forward pass over the CPU back end against the stored answers of two other engines, in every cut, alone and in a ragged batch.
  *
- * In float32 mode all log probabilities must agree to 1e-3 and all greedy ids exactly. In both modes a row's result must not depend on its company, on the
- * slot's earlier user, on the cut along the grid, or on where the tensors stand in the file: bit by bit.
+ * In float32 mode all log probabilities must agree to 1e-3 and all greedy ids exactly. In both modes a row's result must not depend on its
+ * company, on the slot's earlier user, on the cut along the grid, or on where the tensors stand in the file: bit by bit.
  */
-#include "harness.h"
 #include "golden.h"
+#include "harness.h"
 #include "unit/model/rewrite.h"
 #include <math.h>
 
-#define TOLERANCE 1e-3
-#define TINY CALLA_SOURCE_DIR "/tests/golden/tiny"
-#define ODD CALLA_SOURCE_DIR "/tests/golden/odd"
+#define TOLERANCE     1e-3
+#define TINY          CALLA_SOURCE_DIR "/tests/golden/tiny"
+#define ODD           CALLA_SOURCE_DIR "/tests/golden/odd"
 #define MAX_SEQUENCES 136 /* so that a whole prompt may want logits of every row */
-#define MAX_SEQ 384
-#define STEPS 24
+#define MAX_SEQ       384
+#define STEPS         24
 
 static void read_golden(struct golden *g, const char *dir) {
     char path[512];
@@ -80,7 +80,8 @@ static void alone(struct model *m, const struct golden_case *c, float *out) {
 }
 
 #define BATCH 8
-/* All prompts together; sequence i joins at pass i * stagger, so that prompts and decode steps share passes. Ids stay on the device: slot i is sequence i's. */
+/* All prompts together; sequence i joins at pass i * stagger, so that prompts and decode steps share passes. Ids stay on the device: slot i
+ * is sequence i's. */
 static void together(struct model *m, const struct golden *g, int stagger, float *const *expected) {
     struct sequence *s[BATCH] = {0};
     int steps[BATCH] = {0};
@@ -295,9 +296,10 @@ static void offsets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiny_portable), cmocka_unit_test(tiny_best),  cmocka_unit_test(odd_portable), cmocka_unit_test(odd_best),
-        cmocka_unit_test(batch),         cmocka_unit_test(threads),    cmocka_unit_test(slot_reuse),   cmocka_unit_test(grid),
-        cmocka_unit_test(steps_against_chunks), cmocka_unit_test(offsets),
+        cmocka_unit_test(tiny_portable), cmocka_unit_test(tiny_best), cmocka_unit_test(odd_portable),
+        cmocka_unit_test(odd_best),      cmocka_unit_test(batch),     cmocka_unit_test(threads),
+        cmocka_unit_test(slot_reuse),    cmocka_unit_test(grid),      cmocka_unit_test(steps_against_chunks),
+        cmocka_unit_test(offsets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

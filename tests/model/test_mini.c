@@ -1,15 +1,15 @@
-/* The trained mini checkpoint: first tokens of 240 chat prompts, the loss of every document of eval.txt, and the stored answers of 32 dialogues. What a faster
- * numeric mode may change is judged here, because the small random checkpoints are chaotic. */
-#include "harness.h"
-#include <math.h>
+/* The trained mini checkpoint: first tokens of 240 chat prompts, the loss of every document of eval.txt, and the stored answers of 32
+ * dialogues. What a faster numeric mode may change is judged here, because the small random checkpoints are chaotic. */
 #include "base/file.h"
 #include "base/json.h"
 #include "calla_text.h"
 #include "golden.h"
+#include "harness.h"
+#include <math.h>
 
-#define MINI CALLA_SOURCE_DIR "/models/mini"
-#define MARGIN 0.1          /* nats: a mode may not miss a first token that float32 preferred by more */
-#define LOSS_CHANGE 0.002   /* of a document's loss per token, in the mean over documents */
+#define MINI        CALLA_SOURCE_DIR "/models/mini"
+#define MARGIN      0.1   /* nats: a mode may not miss a first token that float32 preferred by more */
+#define LOSS_CHANGE 0.002 /* of a document's loss per token, in the mean over documents */
 
 static void read_golden(struct golden *g, const char *file, const char *list) {
     struct calla_error err = {0};
@@ -41,11 +41,13 @@ static void first_tokens(struct model *m, int step, double margin, double tolera
         sum += d;
         worst = d > worst || d != d ? d : worst;
         if (id != expected->id && expected->logprob[0] - expected->logprob[1] > margin)
-            fail_msg("prompt %d: first token %d, float32 has %d by a margin of %.3f", i, id, expected->id, expected->logprob[0] - expected->logprob[1]);
+            fail_msg("prompt %d: first token %d, float32 has %d by a margin of %.3f", i, id, expected->id,
+                     expected->logprob[0] - expected->logprob[1]);
         sequence_free(m, s);
     }
     model_backend(m, &info);
-    print_message("mini, %s, %s: %d of %d first tokens, error of a log probability %.2g at most, %.2g in the mean\n", info.isa, tolerance < 1e-2 ? "float32" : "default", same, n, worst, sum / n);
+    print_message("mini, %s, %s: %d of %d first tokens, error of a log probability %.2g at most, %.2g in the mean\n", info.isa,
+                  tolerance < 1e-2 ? "float32" : "default", same, n, worst, sum / n);
     assert_true(worst <= tolerance);
     golden_free(&g);
 }
@@ -59,13 +61,15 @@ static double loss(struct model *m, const int32_t *ids, int n) {
     for (int at = 0, rows; at < n; at += rows) {
         rows = n - at < BE_PAGE ? n - at : BE_PAGE;
         harness_pass(m, &(struct pass_span){s, ids + at, rows, rows}, 1, NULL);
-        for (int i = at; i < at + rows && i + 1 < n; i++) sum -= golden_logprob(harness_logits(m, i - at), model_config(m)->vocab, ids[i + 1]);
+        for (int i = at; i < at + rows && i + 1 < n; i++)
+            sum -= golden_logprob(harness_logits(m, i - at), model_config(m)->vocab, ids[i + 1]);
     }
     sequence_free(m, s);
     return sum;
 }
 
-/* Every `step`-th document, cut and tokenised as tools/eval_reference.py says: <|endoftext|>, then the document without its final newline. */
+/* Every `step`-th document, cut and tokenised as tools/eval_reference.py says: <|endoftext|>, then the document without its final newline.
+ */
 static void documents(struct model *m, int step, double max_change) {
     static const char END[] = "<|endoftext|>";
     struct calla_error err = {0};
@@ -73,8 +77,8 @@ static void documents(struct model *m, int step, double max_change) {
     struct str text = {0}, reference = {0};
     struct arena arena = {0};
     struct json *root = NULL;
-    if (calla_tokenizer_open(&tok, MINI, &err) || file_read(MINI "/eval.txt", 1 << 20, &text, &err) || file_read(MINI "/eval_float32.json", 1 << 20, &reference, &err) ||
-        json_parse(reference.data, reference.len, &arena, &root, &err))
+    if (calla_tokenizer_open(&tok, MINI, &err) || file_read(MINI "/eval.txt", 1 << 20, &text, &err) ||
+        file_read(MINI "/eval_float32.json", 1 << 20, &reference, &err) || json_parse(reference.data, reference.len, &arena, &root, &err))
         fail_msg("%s", err.message);
     const struct json *stored = json_get(json_get(root, "eval_txt"), "documents")->child;
     const int32_t end = calla_token_id(tok, END);
@@ -91,7 +95,8 @@ static void documents(struct model *m, int step, double max_change) {
             double expected;
             int64_t n;
             assert_true(json_int(stored->child, &n) && json_double(stored->child->next, &expected));
-            if (calla_ids_append(&ids, &end, 1, &err) || calla_encode(tok, p, (size_t)(last - p), false, &ids, &err)) fail_msg("%s", err.message);
+            if (calla_ids_append(&ids, &end, 1, &err) || calla_encode(tok, p, (size_t)(last - p), false, &ids, &err))
+                fail_msg("%s", err.message);
             assert_int_equal(ids.len - 1, n);
             double found = loss(m, ids.data, (int)ids.len);
             change += fabs(found - expected) / (double)n;
@@ -103,7 +108,8 @@ static void documents(struct model *m, int step, double max_change) {
         p = next ? next + strlen(END) : NULL;
     }
     assert_true(scored >= 20);
-    print_message("mini: loss per token %.6f over %d documents, float32 has %.6f; mean change of a document %.2g\n", nll / scored, scored, expected_nll / scored, change / scored);
+    print_message("mini: loss per token %.6f over %d documents, float32 has %.6f; mean change of a document %.2g\n", nll / scored, scored,
+                  expected_nll / scored, change / scored);
     assert_true(change / scored <= max_change);
     calla_tokenizer_close(tok);
     arena_free(&arena);

@@ -25,7 +25,8 @@ static int read_ids(struct arena *arena, const struct json *list, int32_t **out,
 static int read_top(struct golden_step *s, const struct json *list, struct calla_error *err) {
     for (const struct json *v = list ? list->child : NULL; v && s->n < GOLDEN_TOP; v = v->next) {
         int64_t id;
-        if (!json_is(v, JSON_ARRAY) || v->count != 2 || !json_int(v->child, &id) || !json_double(v->child->next, &s->logprob[s->n])) return bad(err, "top list");
+        if (!json_is(v, JSON_ARRAY) || v->count != 2 || !json_int(v->child, &id) || !json_double(v->child->next, &s->logprob[s->n]))
+            return bad(err, "top list");
         s->top[s->n++] = (int32_t)id;
     }
     return 0;
@@ -54,7 +55,9 @@ static int read_steps(struct arena *arena, const struct json *v, struct golden_c
         if (!list && second) { /* first_tokens: the best two */
             s->n = 2;
             s->top[0] = s->id;
-            if (second->count != 2 || !json_int(second->child, &n) || !json_double(json_get(v, "logprob"), &s->logprob[0]) || !json_double(second->child->next, &s->logprob[1])) return bad(err, "first token");
+            if (second->count != 2 || !json_int(second->child, &n) || !json_double(json_get(v, "logprob"), &s->logprob[0]) ||
+                !json_double(second->child->next, &s->logprob[1]))
+                return bad(err, "first token");
             s->top[1] = (int32_t)n;
         }
     }

@@ -15,7 +15,7 @@ struct golden_step {
 struct golden_case {
     int32_t *prompt; /* [n] */
     int n;
-    double *logprobs; /* [n - 1] of prompt[i + 1] after prompt[0..i]; NULL where the file has none */
+    double *logprobs;          /* [n - 1] of prompt[i + 1] after prompt[0..i]; NULL where the file has none */
     struct golden_step *steps; /* [n_steps]; n is 0 where only the id is known */
     int n_steps;
 };
@@ -24,7 +24,8 @@ struct golden {
     struct golden_case *cases; /* [n] */
     int n;
 };
-/* Reads the forms {"cases":[{"prompt","prompt_logprobs","steps"}]}, {"cases":[{"prompt","greedy","top"}]} and {"first_tokens":[{"prompt","id","logprob","second"}]}
+/* Reads the forms {"cases":[{"prompt","prompt_logprobs","steps"}]}, {"cases":[{"prompt","greedy","top"}]} and
+ * {"first_tokens":[{"prompt","id","logprob","second"}]}
  * (`list` is "cases" or "first_tokens"). */
 int golden_read(struct golden *g, const char *path, const char *list, struct calla_error *err);
 void golden_free(struct golden *g);

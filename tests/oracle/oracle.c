@@ -1,6 +1,7 @@
 /* oracle.c - Qwen3.6-35B-A3B step by step. Read it from oracle_step downwards in thought, from the top in C.
  *
- * Notation: x is one row; W x is a matrix product; [a][b] is a row-major shape; i, j, h, c, e are dimension, second dimension, head, channel, expert.
+ * Notation: x is one row; W x is a matrix product; [a][b] is a row-major shape; i, j, h, c, e are dimension, second dimension, head,
+ * channel, expert.
  */
 #include "oracle.h"
 #include "base/num.h"
@@ -39,9 +40,9 @@ struct oracle {
     float *norm;
     struct layer *layers;
     int position, max_positions;
-    float *x, *y, *delta, *logits;         /* [hidden] x3, [vocab] */
-    float *qkv, *z, *a, *b, *k, *v, *mix;  /* projections of one row */
-    float *p, *g, *u;                      /* router probabilities, gate and up of one expert */
+    float *x, *y, *delta, *logits;        /* [hidden] x3, [vocab] */
+    float *qkv, *z, *a, *b, *k, *v, *mix; /* projections of one row */
+    float *p, *g, *u;                     /* router probabilities, gate and up of one expert */
 };
 
 /* ---------------------------------------------------------------- building blocks */
@@ -92,7 +93,8 @@ static void convolve(const struct layer *l, float *row, int channels) {
 }
 
 /* One value head:  S <- g S;  u = beta (v - S k);  S <- S + u k^T;  out = S q. */
-static void delta_rule(float *state, const float *q, const float *k, const float *v, float g, float beta, int value_dim, int key_dim, float *out) {
+static void delta_rule(float *state, const float *q, const float *k, const float *v, float g, float beta, int value_dim, int key_dim,
+                       float *out) {
     for (int i = 0; i < value_dim; i++) {
         float *s = state + (size_t)i * key_dim;
         for (int j = 0; j < key_dim; j++) s[j] *= g;
@@ -285,7 +287,9 @@ static float *plain(struct loader *l, const char *name, enum st_dtype dtype, int
     return p;
 }
 
-static float *vector(struct loader *l, const char *name, enum st_dtype dtype, int n) { return plain(l, name, dtype, 1, (uint64_t[]){(uint64_t)n}); }
+static float *vector(struct loader *l, const char *name, enum st_dtype dtype, int n) {
+    return plain(l, name, dtype, 1, (uint64_t[]){(uint64_t)n});
+}
 
 static void load_layer(struct loader *l, int i) {
     struct oracle *o = l->o;

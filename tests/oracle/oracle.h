@@ -1,7 +1,7 @@
 /* oracle.h - the whole model as plain scalar loops: the place where the maths is read, and what every back end is judged by.
  *
- * One token at a time, one sequence, float32 weights and state, sums in double. Slow and obvious; it shares the checkpoint reader and the config with
- * calla, and nothing else.
+ * One token at a time, one sequence, float32 weights and state, sums in double. Slow and obvious; it shares the checkpoint reader and the
+ * config with calla, and nothing else.
  */
 #ifndef ORACLE_H
 #define ORACLE_H

@@ -1,20 +1,20 @@
 /* rewrite.h - changed copies of a checkpoint for tests: read one safetensors file, edit its tensors, write it to a temporary folder. */
 #ifndef REWRITE_H
 #define REWRITE_H
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "checkpoint/safetensors.h"
+#include <cmocka.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 struct rewrite_tensor {
     char name[192];
@@ -29,7 +29,8 @@ struct rewrite {
     size_t n, cap;
 };
 
-static inline struct rewrite_tensor *rewrite_add(struct rewrite *r, const char *name, enum st_dtype dtype, int dims, const uint64_t *shape, const void *data) {
+static inline struct rewrite_tensor *rewrite_add(struct rewrite *r, const char *name, enum st_dtype dtype, int dims, const uint64_t *shape,
+                                                 const void *data) {
     if (r->n == r->cap) {
         r->cap = r->cap ? 2 * r->cap : 64;
         r->t = realloc(r->t, r->cap * sizeof *r->t);
@@ -108,7 +109,8 @@ static inline void rewrite_write(const struct rewrite *r, const char *path, int 
     str_free(&h);
 }
 
-/* A temporary folder with config.json (a copy of `config`, or of the text itself if it begins with '{') and, unless r is NULL, model.safetensors. */
+/* A temporary folder with config.json (a copy of `config`, or of the text itself if it begins with '{') and, unless r is NULL,
+ * model.safetensors. */
 static inline void rewrite_folder(char dir[512], const char *config, const struct rewrite *r, int offset) {
     char path[640];
     struct str text = {0};

@@ -1,31 +1,57 @@
 /* config.json and generation_config.json: what is read, what is tolerated, and what is refused with which words. */
+#include "base/file.h"
+#include "model/config.h"
+#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
-#include "base/file.h"
-#include "model/config.h"
 
 /* The published model's text_config, with the keys that say nothing here. */
 static const char *const KEYS[][2] = {
-    {"hidden_size", "2048"}, {"num_hidden_layers", "40"}, {"vocab_size", "248320"}, {"num_attention_heads", "16"}, {"num_key_value_heads", "2"},
-    {"head_dim", "256"}, {"linear_num_key_heads", "16"}, {"linear_num_value_heads", "32"}, {"linear_key_head_dim", "128"}, {"linear_value_head_dim", "128"},
-    {"num_experts", "256"}, {"num_experts_per_tok", "8"}, {"moe_intermediate_size", "512"}, {"shared_expert_intermediate_size", "512"},
-    {"max_position_embeddings", "262144"}, {"full_attention_interval", "4"}, {"linear_conv_kernel_dim", "4"}, {"rms_norm_eps", "1e-06"},
-    {"hidden_act", "\"silu\""}, {"attn_output_gate", "true"}, {"attention_bias", "false"}, {"tie_word_embeddings", "false"},
-    {"rope_parameters", "{\"rope_type\":\"default\",\"rope_theta\":10000000,\"partial_rotary_factor\":0.25,\"mrope_interleaved\":true,\"mrope_section\":[11,11,10]}"},
-    {"eos_token_id", "248044"}, {"output_gate_type", "\"swish\""}, {"mamba_ssm_dtype", "\"float32\""}, {"mtp_num_hidden_layers", "1"},
-    {"mlp_only_layers", "[]"}, {"router_aux_loss_coef", "0.001"}, {"attention_dropout", "0.0"}, {"use_cache", "true"},
+    {"hidden_size", "2048"},
+    {"num_hidden_layers", "40"},
+    {"vocab_size", "248320"},
+    {"num_attention_heads", "16"},
+    {"num_key_value_heads", "2"},
+    {"head_dim", "256"},
+    {"linear_num_key_heads", "16"},
+    {"linear_num_value_heads", "32"},
+    {"linear_key_head_dim", "128"},
+    {"linear_value_head_dim", "128"},
+    {"num_experts", "256"},
+    {"num_experts_per_tok", "8"},
+    {"moe_intermediate_size", "512"},
+    {"shared_expert_intermediate_size", "512"},
+    {"max_position_embeddings", "262144"},
+    {"full_attention_interval", "4"},
+    {"linear_conv_kernel_dim", "4"},
+    {"rms_norm_eps", "1e-06"},
+    {"hidden_act", "\"silu\""},
+    {"attn_output_gate", "true"},
+    {"attention_bias", "false"},
+    {"tie_word_embeddings", "false"},
+    {"rope_parameters", "{\"rope_type\":\"default\",\"rope_theta\":10000000,\"partial_rotary_factor\":0.25,\"mrope_interleaved\":true,"
+                        "\"mrope_section\":[11,11,10]}"},
+    {"eos_token_id", "248044"},
+    {"output_gate_type", "\"swish\""},
+    {"mamba_ssm_dtype", "\"float32\""},
+    {"mtp_num_hidden_layers", "1"},
+    {"mlp_only_layers", "[]"},
+    {"router_aux_loss_coef", "0.001"},
+    {"attention_dropout", "0.0"},
+    {"use_cache", "true"},
 };
 enum { N_KEYS = sizeof KEYS / sizeof *KEYS };
 
 /* Parse with some keys of text_config replaced (value NULL: absent), `root` members added before text_config. */
 static int parse_with(struct model_config *c, struct calla_error *err, const char *root, const char *const (*edits)[2], int n) {
     char text[8192];
-    size_t at = (size_t)snprintf(text, sizeof text, "{\"model_type\":\"qwen3_5_moe\",%s\"vision_config\":{\"depth\":27},\"text_config\":{\"model_type\":\"qwen3_5_moe_text\"", root);
+    size_t at = (size_t)snprintf(
+        text, sizeof text,
+        "{\"model_type\":\"qwen3_5_moe\",%s\"vision_config\":{\"depth\":27},\"text_config\":{\"model_type\":\"qwen3_5_moe_text\"", root);
     bool used[8] = {0};
     for (int i = 0; i < N_KEYS; i++) {
         const char *value = KEYS[i][1];
@@ -56,9 +82,11 @@ static void refuse(int code, const char *says, const char *const (*edits)[2], in
     struct model_config c;
     struct calla_error err = {0};
     int rc = parse_with(&c, &err, ROOT, edits, n);
-    if (rc != code || !strstr(err.message, says)) fail_msg("%s = %s: code %d, \"%s\"; expected %d with \"%s\"", edits[0][0], edits[0][1] ? edits[0][1] : "absent", rc, err.message, code, says);
+    if (rc != code || !strstr(err.message, says))
+        fail_msg("%s = %s: code %d, \"%s\"; expected %d with \"%s\"", edits[0][0], edits[0][1] ? edits[0][1] : "absent", rc, err.message,
+                 code, says);
 }
-#define ACCEPT(...) accept(EDITS(__VA_ARGS__))
+#define ACCEPT(...)             accept(EDITS(__VA_ARGS__))
 #define REFUSE(code, says, ...) refuse(code, says, EDITS(__VA_ARGS__))
 
 static void published(void **state) {
@@ -100,7 +128,7 @@ static void dimensions(void **state) {
         REFUSE(CALLA_E_FORMAT, KEYS[i][0], {KEYS[i][0], "-64"});
         REFUSE(CALLA_E_FORMAT, KEYS[i][0], {KEYS[i][0], "64.5"});
         REFUSE(CALLA_E_FORMAT, KEYS[i][0], {KEYS[i][0], "\"64\""});
-        REFUSE(CALLA_E_FORMAT, KEYS[i][0], {KEYS[i][0], "4294967360"});   /* 64 after a wrap to 32 bits */
+        REFUSE(CALLA_E_FORMAT, KEYS[i][0], {KEYS[i][0], "4294967360"}); /* 64 after a wrap to 32 bits */
         REFUSE(CALLA_E_FORMAT, KEYS[i][0], {KEYS[i][0], "18446744073709551680"});
     }
     REFUSE(CALLA_E_UNSUPPORTED, "hidden_size (100)", {"hidden_size", "100"});
@@ -117,7 +145,8 @@ static void dimensions(void **state) {
 
 static void maths(void **state) {
     (void)state;
-    ACCEPT({"attn_output_gate", NULL}, {"attention_bias", NULL}, {"output_gate_type", NULL}, {"mamba_ssm_dtype", NULL}, {"mlp_only_layers", NULL}, {"tie_word_embeddings", NULL});
+    ACCEPT({"attn_output_gate", NULL}, {"attention_bias", NULL}, {"output_gate_type", NULL}, {"mamba_ssm_dtype", NULL},
+           {"mlp_only_layers", NULL}, {"tie_word_embeddings", NULL});
     ACCEPT({"norm_topk_prob", "true"}); /* absent from the published file: this architecture always renormalises */
     ACCEPT({"output_gate_type", "\"silu\""});
     REFUSE(CALLA_E_UNSUPPORTED, "norm_topk_prob is false", {"norm_topk_prob", "false"});
@@ -144,13 +173,17 @@ static void layer_types(void **state) {
     (void)state;
     struct model_config c;
     struct calla_error err = {0};
-    const char *const four[][2] = {{"num_hidden_layers", "4"}, {"full_attention_interval", NULL}, {"layer_types", "[\"linear_attention\",\"full_attention\",\"linear_attention\",\"full_attention\"]"}};
+    const char *const four[][2] = {{"num_hidden_layers", "4"},
+                                   {"full_attention_interval", NULL},
+                                   {"layer_types", "[\"linear_attention\",\"full_attention\",\"linear_attention\",\"full_attention\"]"}};
     assert_int_equal(parse_with(&c, &err, ROOT, four, 3), 0);
     assert_true(!c.is_attention[0] && c.is_attention[1] && !c.is_attention[2] && c.is_attention[3]);
     assert_int_equal(c.attention_layers, 2);
     ACCEPT({"num_hidden_layers", "2"}, {"layer_types", "[\"linear_attention\",\"linear_attention\"]"});
-    REFUSE(CALLA_E_FORMAT, "contradicts full_attention_interval 4", {"num_hidden_layers", "2"}, {"layer_types", "[\"linear_attention\",\"full_attention\"]"});
-    REFUSE(CALLA_E_FORMAT, "num_hidden_layers (3)", {"num_hidden_layers", "3"}, {"layer_types", "[\"linear_attention\",\"linear_attention\"]"});
+    REFUSE(CALLA_E_FORMAT, "contradicts full_attention_interval 4", {"num_hidden_layers", "2"},
+           {"layer_types", "[\"linear_attention\",\"full_attention\"]"});
+    REFUSE(CALLA_E_FORMAT, "num_hidden_layers (3)", {"num_hidden_layers", "3"},
+           {"layer_types", "[\"linear_attention\",\"linear_attention\"]"});
     REFUSE(CALLA_E_UNSUPPORTED, "sliding_attention", {"num_hidden_layers", "1"}, {"layer_types", "[\"sliding_attention\"]"});
     REFUSE(CALLA_E_FORMAT, "neither", {"full_attention_interval", NULL});
     REFUSE(CALLA_E_FORMAT, "full_attention_interval", {"full_attention_interval", "0"});
@@ -162,7 +195,8 @@ static void rope(void **state) {
     ACCEPT({"rope_parameters", NULL}, {"rope_scaling", "null"}, {"rope_theta", "1e7"}, {"partial_rotary_factor", "0.25"});
     REFUSE(CALLA_E_FORMAT, "rope_theta is absent", {"rope_parameters", NULL}, {"partial_rotary_factor", "0.25"});
     REFUSE(CALLA_E_FORMAT, "partial_rotary_factor is absent", {"rope_parameters", NULL}, {"rope_theta", "1e7"});
-    REFUSE(CALLA_E_UNSUPPORTED, "rope_type is \"yarn\"", {"rope_parameters", "{\"rope_type\":\"yarn\",\"rope_theta\":1e7,\"partial_rotary_factor\":0.25,\"factor\":4}"});
+    REFUSE(CALLA_E_UNSUPPORTED, "rope_type is \"yarn\"",
+           {"rope_parameters", "{\"rope_type\":\"yarn\",\"rope_theta\":1e7,\"partial_rotary_factor\":0.25,\"factor\":4}"});
     REFUSE(CALLA_E_UNSUPPORTED, "rope_type is \"linear\"", {"rope_scaling", "{\"type\":\"linear\",\"factor\":2}"});
     REFUSE(CALLA_E_UNSUPPORTED, "scaling factor", {"rope_scaling", "{\"factor\":2}"});
     REFUSE(CALLA_E_UNSUPPORTED, "even", {"rope_parameters", "{\"rope_theta\":1e7,\"partial_rotary_factor\":0.01}"});

@@ -1,15 +1,17 @@
 /* The room's door: options, the plan, sequences and pages, what a pass refuses, and that a pass allocates nothing. */
-#include "model/harness.h"
-#include <stdio.h>
 #include "base/file.h"
 #include "base/mem.h"
+#include "model/harness.h"
 #include "model/model_private.h"
 #include "rewrite.h"
+#include <stdio.h>
 
 #define TINY CALLA_SOURCE_DIR "/tests/golden/tiny"
 #define MINI CALLA_SOURCE_DIR "/models/mini"
 
-static struct model_options options(void) { return (struct model_options){.dir = TINY, .be = {.threads = 2}, .max_seq = 256, .max_sequences = 3}; }
+static struct model_options options(void) {
+    return (struct model_options){.dir = TINY, .be = {.threads = 2}, .max_seq = 256, .max_sequences = 3};
+}
 
 static int try_open(struct model_options o, struct calla_error *err) {
     struct model *m = NULL;
@@ -25,12 +27,12 @@ static void refused_options(void **state) {
     (void)state;
     struct calla_error err;
     struct model_options o = options();
-#define CHANGED(change, code, says) \
-    do { \
-        o = options(); \
-        change; \
-        assert_int_equal(try_open(o, &err), code); \
-        if (!strstr(err.message, says)) fail_msg("\"%s\" does not say \"%s\"", err.message, says); \
+#define CHANGED(change, code, says)                                                                                                        \
+    do {                                                                                                                                   \
+        o = options();                                                                                                                     \
+        change;                                                                                                                            \
+        assert_int_equal(try_open(o, &err), code);                                                                                         \
+        if (!strstr(err.message, says)) fail_msg("\"%s\" does not say \"%s\"", err.message, says);                                         \
     } while (0)
     CHANGED(o.dir = NULL, CALLA_E_INVALID, "no model");
     CHANGED(o.dir = TINY "/nowhere", CALLA_E_NOT_FOUND, "nowhere");
@@ -69,7 +71,8 @@ static void plan(void **state) {
     assert_true(c->hidden == 128);
     /* what was mapped is what was planned, but for the last page of each buffer and small heap blocks */
     uint64_t mapped = mem_mapped() - before, planned = p.state + p.kv + p.scratch;
-    if (mapped > planned + (256u << 10) || mapped < planned / 2) fail_msg("planned %llu bytes, mapped %llu", (unsigned long long)planned, (unsigned long long)mapped);
+    if (mapped > planned + (256u << 10) || mapped < planned / 2)
+        fail_msg("planned %llu bytes, mapped %llu", (unsigned long long)planned, (unsigned long long)mapped);
     model_close(m);
     assert_true(mem_mapped() == before);
 }
@@ -179,7 +182,8 @@ static void open_out_of_memory(void **state) {
         mem_fault_after(n);
         int rc = try_open(o, &err);
         mem_fault_off();
-        if (rc != CALLA_E_MEMORY) fail_msg("allocation %llu of %llu: code %d, %s", (unsigned long long)n, (unsigned long long)needed, rc, err.message);
+        if (rc != CALLA_E_MEMORY)
+            fail_msg("allocation %llu of %llu: code %d, %s", (unsigned long long)n, (unsigned long long)needed, rc, err.message);
         assert_true(mem_mapped() == mapped);
     }
 }
@@ -239,10 +243,10 @@ static void refused_pass(void **state) {
     PASS(CALLA_E_INTERNAL, 2, {a, ids, 1, 1}, {a, ids, 1, 1});
     PASS(CALLA_E_INTERNAL, 1, {NULL, ids, 1, 1});
     PASS(CALLA_E_INTERNAL, 1, {a, ids, 0, 0});
-    PASS(CALLA_E_INTERNAL, 1, {a, ids, 68, 1});              /* 64 + 3 rows are possible */
+    PASS(CALLA_E_INTERNAL, 1, {a, ids, 68, 1}); /* 64 + 3 rows are possible */
     PASS(CALLA_E_INTERNAL, 2, {a, ids, 40, 1}, {b, ids, 40, 1});
     PASS(CALLA_E_INTERNAL, 1, {a, ids, 4, 2});
-    PASS(CALLA_E_INTERNAL, 1, {a, ids, 65, 65});             /* more logit rows than 64 */
+    PASS(CALLA_E_INTERNAL, 1, {a, ids, 65, 65}); /* more logit rows than 64 */
     ids[1] = 1024;
     PASS(CALLA_E_INVALID, 1, {a, ids, 2, 1});
     assert_non_null(strstr(err.message, "id 1024 at position 1"));
@@ -344,7 +348,7 @@ static void device_fault(void **state) {
     base->ops = real;
     assert_int_equal(model_logits(m, 0, &logits, &err), CALLA_E_INTERNAL);
     assert_int_equal(model_forward(m, &(struct pass_span){a, &id, 1, 1}, 1, NULL, &err), CALLA_E_BACKEND); /* its state is unknown */
-    harness_pass(m, &(struct pass_span){b, &id, 1, 1}, 1, NULL);                                            /* others live */
+    harness_pass(m, &(struct pass_span){b, &id, 1, 1}, 1, NULL);                                           /* others live */
     sequence_free(m, a);
     a = harness_sequence(m);
     harness_pass(m, &(struct pass_span){a, &id, 1, 1}, 1, NULL);
@@ -353,9 +357,18 @@ static void device_fault(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refused_options), cmocka_unit_test(plan),         cmocka_unit_test(budget),     cmocka_unit_test(inspected),
-        cmocka_unit_test(bad_generation_config), cmocka_unit_test(progress), cmocka_unit_test(open_out_of_memory), cmocka_unit_test(sequences),
-        cmocka_unit_test(refused_pass),    cmocka_unit_test(logit_rows),   cmocka_unit_test(allocates_nothing), cmocka_unit_test(device_fault),
+        cmocka_unit_test(refused_options),
+        cmocka_unit_test(plan),
+        cmocka_unit_test(budget),
+        cmocka_unit_test(inspected),
+        cmocka_unit_test(bad_generation_config),
+        cmocka_unit_test(progress),
+        cmocka_unit_test(open_out_of_memory),
+        cmocka_unit_test(sequences),
+        cmocka_unit_test(refused_pass),
+        cmocka_unit_test(logit_rows),
+        cmocka_unit_test(allocates_nothing),
+        cmocka_unit_test(device_fault),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,11 @@
 /* Every tensor is taken, checked and counted; a changed copy of tiny is refused with its reason. */
-#include "rewrite.h"
 #include "base/num.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "rewrite.h"
 
 #define TINY CALLA_SOURCE_DIR "/tests/golden/tiny"
-#define P "language_model.model."
+#define P    "language_model.model."
 
 static int load(const char *dir, struct weights *w, struct model_config *config, struct calla_error *err) {
     struct checkpoint c;
@@ -99,7 +99,8 @@ static void refused(void **state) {
         int rc = load(dir, &w, &c, &err);
         rewrite_delete(dir);
         rewrite_close(&r);
-        if (rc != CALLA_E_FORMAT || !strstr(err.message, table[i].says[0]) || !strstr(err.message, table[i].says[1])) fail_msg("%s: code %d, \"%s\"", table[i].what, rc, err.message);
+        if (rc != CALLA_E_FORMAT || !strstr(err.message, table[i].says[0]) || !strstr(err.message, table[i].says[1]))
+            fail_msg("%s: code %d, \"%s\"", table[i].what, rc, err.message);
     }
 }
 
@@ -218,14 +219,23 @@ static void published_layer(struct writer *f, int i) {
     quantised(f, "mlp.shared_expert_gate", 0, 1, 2048, 8);
 }
 static void published_config(struct str *out) {
-    str_puts(out, "{\"model_type\":\"qwen3_5_moe\",\"eos_token_id\":[248046,248044],\"text_config\":{\"model_type\":\"qwen3_5_moe_text\",\"hidden_size\":2048,\"num_hidden_layers\":40,"
-                  "\"vocab_size\":248320,\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":256,\"linear_num_key_heads\":16,\"linear_num_value_heads\":32,"
-                  "\"linear_key_head_dim\":128,\"linear_value_head_dim\":128,\"num_experts\":256,\"num_experts_per_tok\":8,\"moe_intermediate_size\":512,"
-                  "\"shared_expert_intermediate_size\":512,\"max_position_embeddings\":262144,\"full_attention_interval\":4,\"linear_conv_kernel_dim\":4,\"rms_norm_eps\":1e-06,"
-                  "\"hidden_act\":\"silu\",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000000,\"partial_rotary_factor\":0.25}},"
-                  "\"quantization\":{\"group_size\":64,\"bits\":4,\"mode\":\"affine\"");
+    str_puts(
+        out,
+        "{\"model_type\":\"qwen3_5_moe\",\"eos_token_id\":[248046,248044],\"text_config\":{\"model_type\":\"qwen3_5_moe_text\",\"hidden_"
+        "size\":2048,\"num_hidden_layers\":40,"
+        "\"vocab_size\":248320,\"num_attention_heads\":16,\"num_key_value_heads\":2,\"head_dim\":256,\"linear_num_key_heads\":16,\"linear_"
+        "num_value_heads\":32,"
+        "\"linear_key_head_dim\":128,\"linear_value_head_dim\":128,\"num_experts\":256,\"num_experts_per_tok\":8,\"moe_intermediate_size\":"
+        "512,"
+        "\"shared_expert_intermediate_size\":512,\"max_position_embeddings\":262144,\"full_attention_interval\":4,\"linear_conv_kernel_"
+        "dim\":4,\"rms_norm_eps\":1e-06,"
+        "\"hidden_act\":\"silu\",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000000,\"partial_rotary_factor\":0.25}},"
+        "\"quantization\":{\"group_size\":64,\"bits\":4,\"mode\":\"affine\"");
     for (int i = 0; i < 40; i++)
-        str_printf(out, ",\"" P "layers.%d.mlp.gate\":{\"group_size\":64,\"bits\":8},\"" P "layers.%d.mlp.shared_expert_gate\":{\"group_size\":64,\"bits\":8}", i, i);
+        str_printf(out,
+                   ",\"" P "layers.%d.mlp.gate\":{\"group_size\":64,\"bits\":8},\"" P
+                   "layers.%d.mlp.shared_expert_gate\":{\"group_size\":64,\"bits\":8}",
+                   i, i);
     str_puts(out, "}}");
 }
 
@@ -274,7 +284,7 @@ static void out_of_memory(void **state) {
     struct calla_error err = {0};
     assert_int_equal(checkpoint_open(&ckpt, TINY, &err), 0);
     assert_int_equal(config_parse(ckpt.config, &c, &err), 0);
-    for (uint64_t n = 1, before; ; n++) {
+    for (uint64_t n = 1, before;; n++) {
         before = mem_count();
         mem_fault_after(n);
         int rc = weights_load(&w, &ckpt, &c, NULL, NULL, NULL, &err);
@@ -290,7 +300,8 @@ static void out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shipped), cmocka_unit_test(refused), cmocka_unit_test(gated_norm), cmocka_unit_test(vision), cmocka_unit_test(published), cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(shipped), cmocka_unit_test(refused),   cmocka_unit_test(gated_norm),
+        cmocka_unit_test(vision),  cmocka_unit_test(published), cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
