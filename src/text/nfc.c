@@ -20,7 +20,10 @@ static int combining_class(int32_t c) { return utf8proc_get_property(c)->combini
 /* Active: a combining class; changed by NFC alone; or the last part of some composition. */
 int nfc_open(struct nfc *t, struct calla_error *err) {
     memset(t, 0, sizeof *t);
-    for (int32_t c = 0x1161; c <= 0x11FF; c++) set_active(t, (uint32_t)c); /* jamo vowels and finals join by rule, not by table */
+    /* Jamo vowels and finals join by rule, not by table. U+11A7, before the first final, does not: as a stable code point it
+     * never stands behind a syllable in one stretch, where utf8proc 2.8 would swallow it. */
+    for (uint32_t c = 0x1161; c <= 0x1175; c++) set_active(t, c);
+    for (uint32_t c = 0x11A8; c <= 0x11C2; c++) set_active(t, c);
     for (int32_t c = 0xA0; c < NFC_TABLE; c++) {
         if (c >= 0xAC00 && c <= 0xD7A3) continue; /* Hangul syllables are stable */
         if (combining_class(c)) set_active(t, (uint32_t)c);

@@ -1,11 +1,11 @@
 /* Texts: for valid UTF-8 the ids must spell its NFC, through the detokeniser too, and cut into pieces or not; anything else is refused
  * where utf8proc refuses it. The first byte chooses control tokens and the cut. */
+#include "../nfc_reference.h"
 #include "../tiny_tokenizer.h"
 #include "base/str.h"
 #include "text/tokenizer.h"
 #include <stdlib.h>
 #include <string.h>
-#include <utf8proc.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -49,24 +49,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct calla_ids whole = {0}, pieces = {0};
     struct calla_error err = {0};
     int rc = calla_encode(tok, text, n, control, &whole, &err);
-    utf8proc_uint8_t *nfc = NULL;
-    utf8proc_ssize_t nfc_n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &nfc, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+    struct str nfc = {0};
+    bool known = nfc_reference(text, n, &nfc);
     if (rc) {
         require(rc == CALLA_E_FORMAT && !whole.len && strstr(err.message, "at byte") && !utf8_valid(text, n));
     } else {
-        require(nfc_n >= 0 && utf8_valid(text, n));
+        require(known && utf8_valid(text, n));
         /* a control token ends the stretch that is normalised: what follows it does not join */
         bool spelled = false;
         for (size_t i = 0; i < whole.len; i++) spelled |= calla_token_is_control(tok, whole.data[i]);
         require(control || !spelled);
-        if (!spelled) check_text(tok, &whole, (const char *)nfc, (size_t)nfc_n);
+        if (!spelled) check_text(tok, &whole, nfc.data, nfc.len);
         struct tok_piece parts[2] = {{text, cut, false}, {text + cut, n - cut, false}};
         if (!control) {
             require(tok_encode_pieces(tok, parts, 2, &pieces, NULL) == 0);
             require(pieces.len == whole.len && (!whole.len || !memcmp(pieces.data, whole.data, whole.len * sizeof *whole.data)));
         }
     }
-    free(nfc);
+    str_free(&nfc);
     calla_ids_free(&whole);
     calla_ids_free(&pieces);
     return 0;

@@ -160,7 +160,8 @@ def test_normalisation(calla, peer, alphabet):
                 if known.issuperset(t):
                     yield t
         vietnamese = "Tiếng Việt có dấu: ẩ ẫ ậ ắ ằ ẳ ẵ ặ ế ề ể ễ ệ ố ồ ổ ỗ ộ ớ ờ ở ỡ ợ ứ ừ ử ữ ự"
-        for t in (vietnamese, "각 한국어 힣", "Å\u212bA\u030a", "\u0958\u2126\u1e9b\u0323"):
+        # the second: what looks like a final jamo and is none (utf8proc 2.8 drops it)
+        for t in (vietnamese, "\u1106\u1165\u11a7", "각 한국어 힣", "Å\u212bA\u030a", "\u0958\u2126\u1e9b\u0323"):
             yield unicodedata.normalize("NFD", t)
             yield t
 
