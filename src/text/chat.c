@@ -1,7 +1,7 @@
 /* chat.c - the chat template of Qwen3.6: messages and tools to prompt pieces. docs/chat.md states its rules in words.
  *
- * What the template writes goes out by prompt_template and may spell control tokens; what the client wrote (contents, reasoning, names, values, tool
- * schemas) goes out by prompt_message and never does.
+ * What the template writes goes out by prompt_template and may spell control tokens; what the client wrote (contents, reasoning, names,
+ * values, tool schemas) goes out by prompt_message and never does.
  */
 #include "text/chat.h"
 #include "text/prompt.h"
@@ -15,10 +15,12 @@ static const char TOOLS_TAIL[] =
     "<parameter=example_parameter_2>\nThis is the value for the second parameter\nthat can span\nmultiple lines\n</parameter>\n"
     "</function>\n</tool_call>\n\n"
     "<IMPORTANT>\nReminder:\n"
-    "- Function calls MUST follow the specified format: an inner <function=...></function> block must be nested within <tool_call></tool_call> XML tags\n"
+    "- Function calls MUST follow the specified format: an inner <function=...></function> block must be nested within "
+    "<tool_call></tool_call> XML tags\n"
     "- Required parameters MUST be specified\n"
     "- You may provide optional reasoning for your function call in natural language BEFORE the function call, but NOT after\n"
-    "- If there is no function call available, answer the question like normal with your current knowledge and do not tell the user about function calls\n"
+    "- If there is no function call available, answer the question like normal with your current knowledge and do not tell the user about "
+    "function calls\n"
     "</IMPORTANT>";
 
 struct render {
@@ -87,7 +89,8 @@ static void write_assistant(struct render *r, size_t i) {
 /* Answers of tools that follow one another share one user turn. */
 static void write_tool(struct render *r, size_t i) {
     const struct chat_message *m = &r->chat->messages[i];
-    bool first = i == 0 ? !r->options->strict : m[-1].role != ROLE_TOOL; /* the template forgets to open the turn of a tool that speaks first */
+    bool first =
+        i == 0 ? !r->options->strict : m[-1].role != ROLE_TOOL; /* the template forgets to open the turn of a tool that speaks first */
     bool last = i + 1 == r->chat->n_messages || m[1].role != ROLE_TOOL;
     prompt_template(r->p, first ? "<|im_start|>user\n<tool_response>\n" : "\n<tool_response>\n");
     prompt_message(r->p, m->content);
@@ -134,7 +137,8 @@ static int check_strict(const struct render *r, struct calla_error *err) {
     for (size_t i = 0; i < r->chat->n_messages; i++) {
         char path[48];
         snprintf(path, sizeof path, "messages[%zu].role", i);
-        if (r->chat->messages[i].role == ROLE_SYSTEM && i) return err_param(err, CALLA_E_INVALID, path, "System message must be at the beginning.");
+        if (r->chat->messages[i].role == ROLE_SYSTEM && i)
+            return err_param(err, CALLA_E_INVALID, path, "System message must be at the beginning.");
         if (r->chat->messages[i].role == ROLE_UNKNOWN) return err_param(err, CALLA_E_INVALID, path, "Unexpected message role.");
     }
     return CALLA_OK;

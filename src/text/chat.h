@@ -1,7 +1,7 @@
 /* chat.h - a request's messages and tools, read and checked; the step between its JSON and the rendered prompt.
  *
- * Invariants after chat_read: every slice is valid UTF-8 and lives in the caller's arena; contents are trimmed as the template trims them; arguments
- * are JSON objects; unless strict, no message but the first is a system message, and every tool is a function with a usable name.
+ * Invariants after chat_read: every slice is valid UTF-8 and lives in the caller's arena; contents are trimmed as the template trims them;
+ * arguments are JSON objects; unless strict, no message but the first is a system message, and every tool is a function with a usable name.
  */
 #ifndef CALLA_TEXT_CHAT_H
 #define CALLA_TEXT_CHAT_H
@@ -16,9 +16,9 @@ struct chat_call {
 };
 struct chat_message {
     enum chat_role role;
-    size_t index;           /* in the request, for error paths */
-    struct slice content;   /* an assistant's: without its think block */
-    struct slice reasoning; /* an assistant's think block, empty if it has none */
+    size_t index;            /* in the request, for error paths */
+    struct slice content;    /* an assistant's: without its think block */
+    struct slice reasoning;  /* an assistant's think block, empty if it has none */
     struct chat_call *calls; /* [n_calls] */
     size_t n_calls;
 };

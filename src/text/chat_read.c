@@ -1,7 +1,7 @@
 /* chat_read.c - reads messages and tools of a request into struct chat; everything that comes from the client is checked here.
  *
- * Owns the kinder behaviour that concerns whole messages: `developer` is `system`, later system messages join the first, tools that the server
- * of another vendor would run are left out. docs/chat.md lists it.
+ * Owns the kinder behaviour that concerns whole messages: `developer` is `system`, later system messages join the first, tools that the
+ * server of another vendor would run are left out. docs/chat.md lists it.
  */
 #include "text/chat.h"
 #include <stdio.h>
@@ -79,8 +79,8 @@ static int read_content(struct reader *r, const struct json *content, size_t mes
         return CALLA_OK;
     }
     if (content->type != JSON_ARRAY)
-        return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].content", message), "content is %s; send a string, null or an array of text parts",
-                         type_name(content));
+        return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].content", message),
+                         "content is %s; send a string, null or an array of text parts", type_name(content));
     size_t total = 0, i = 0;
     for (const struct json *part = content->child; part; part = part->next, i++) {
         const struct json *type = json_get(part, "type"), *text = json_get(part, "text");
@@ -91,8 +91,8 @@ static int read_content(struct reader *r, const struct json *content, size_t mes
             return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].content[%zu]", message, i),
                              "a content part is an object {\"type\": \"text\", \"text\": ...}");
         if (!json_is(text, JSON_STRING))
-            return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].content[%zu].text", message, i), "the text of a part is %s; send a string",
-                             type_name(text));
+            return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].content[%zu].text", message, i),
+                             "the text of a part is %s; send a string", type_name(text));
         total += text->string.n; /* each is part of the input: no overflow */
     }
     char *joined = arena_alloc(r->arena, total + 1);
@@ -120,7 +120,8 @@ static int read_arguments(struct reader *r, const struct json *v, const char *pa
         v = parsed;
     }
     if (!v || v->type == JSON_NULL) return CALLA_OK;
-    if (v->type != JSON_OBJECT) return err_param(r->err, CALLA_E_INVALID, path, "the arguments of a call are %s; send an object", type_name(v));
+    if (v->type != JSON_OBJECT)
+        return err_param(r->err, CALLA_E_INVALID, path, "the arguments of a call are %s; send an object", type_name(v));
     *out = v;
     return CALLA_OK;
 }
@@ -128,7 +129,8 @@ static int read_arguments(struct reader *r, const struct json *v, const char *pa
 static int read_calls(struct reader *r, const struct json *calls, struct chat_message *m) {
     if (!calls || calls->type == JSON_NULL) return CALLA_OK;
     if (calls->type != JSON_ARRAY)
-        return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].tool_calls", m->index), "tool_calls is %s; send an array", type_name(calls));
+        return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].tool_calls", m->index), "tool_calls is %s; send an array",
+                         type_name(calls));
     m->calls = arena_array(r->arena, calls->count, sizeof *m->calls);
     if (!m->calls && calls->count) return no_memory(r);
     for (const struct json *call = calls->child; call; call = call->next, m->n_calls++) {
@@ -139,7 +141,8 @@ static int read_calls(struct reader *r, const struct json *calls, struct chat_me
             return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].tool_calls[%zu].function.name", m->index, m->n_calls),
                              "the name of a called function is %s; send a non-empty string", type_name(name));
         m->calls[m->n_calls].name = name->string;
-        int rc = read_arguments(r, json_get(function, "arguments"), AT(r, "messages[%zu].tool_calls[%zu].function.arguments", m->index, m->n_calls),
+        int rc = read_arguments(r, json_get(function, "arguments"),
+                                AT(r, "messages[%zu].tool_calls[%zu].function.arguments", m->index, m->n_calls),
                                 &m->calls[m->n_calls].arguments);
         if (rc) return rc;
     }
@@ -158,7 +161,8 @@ static int read_message(struct reader *r, const struct json *v, struct chat_mess
     if (!json_is(v, JSON_OBJECT))
         return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu]", m->index), "a message is %s; send an object", type_name(v));
     if (!json_is(role, JSON_STRING))
-        return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].role", m->index), "the role of a message is %s; send a string", type_name(role));
+        return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].role", m->index), "the role of a message is %s; send a string",
+                         type_name(role));
     m->role = role_of(role->string, r->strict);
     if (m->role == ROLE_UNKNOWN && !r->strict)
         return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].role", m->index),
@@ -169,8 +173,8 @@ static int read_message(struct reader *r, const struct json *v, struct chat_mess
     if (json_is(reasoning, JSON_STRING)) m->reasoning = chat_trim(reasoning->string);
     else if (!reasoning || reasoning->type == JSON_NULL) split_think(m);
     else
-        return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].reasoning_content", m->index), "reasoning_content is %s; send a string or null",
-                         type_name(reasoning));
+        return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].reasoning_content", m->index),
+                         "reasoning_content is %s; send a string or null", type_name(reasoning));
     return read_calls(r, json_get(v, "tool_calls"), m);
 }
 
@@ -221,7 +225,8 @@ static bool usable_name(struct slice name) {
     return true;
 }
 
-/* Tools of these types are run by the client in a way of their own, which this model was not taught; leaving them out would silently break it. */
+/* Tools of these types are run by the client in a way of their own, which this model was not taught; leaving them out would silently break
+ * it. */
 static bool is_client_tool(struct slice type) {
     static const char *const types[] = {"custom", "computer_use_preview", "local_shell", "shell", "apply_patch"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
@@ -231,21 +236,23 @@ static bool is_client_tool(struct slice type) {
 
 static int read_tool(struct reader *r, const struct json *tool, size_t i, struct chat *c) {
     const struct json *type = json_get(tool, "type");
-    if (!json_is(tool, JSON_OBJECT)) return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu]", i), "a tool is %s; send an object", type_name(tool));
+    if (!json_is(tool, JSON_OBJECT))
+        return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu]", i), "a tool is %s; send an object", type_name(tool));
     if (!r->strict) {
         if (type && type->type != JSON_STRING)
-            return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].type", i), "the type of a tool is %s; send \"function\"", type_name(type));
+            return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].type", i), "the type of a tool is %s; send \"function\"",
+                             type_name(type));
         if (type && is_client_tool(type->string))
-            return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].type", i), "tools of type \"%.64s\" are not supported; describe it as a function",
-                             type->string.p);
+            return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].type", i),
+                             "tools of type \"%.64s\" are not supported; describe it as a function", type->string.p);
         if (type && !slice_is(type->string, "function")) return CALLA_OK;
         const struct json *parameters = json_get(json_get(tool, "function"), "parameters");
         if (!usable_name(chat_tool_name(tool)))
             return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].function.name", i),
                              "a function needs a name of 1 to 128 bytes without white space, '<' and '>'");
         if (parameters && parameters->type != JSON_OBJECT && parameters->type != JSON_NULL)
-            return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].function.parameters", i), "the parameters of a function are %s; send a JSON schema",
-                             type_name(parameters));
+            return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].function.parameters", i),
+                             "the parameters of a function are %s; send a JSON schema", type_name(parameters));
     }
     c->tools[c->n_tools++] = tool;
     return CALLA_OK;

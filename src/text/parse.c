@@ -1,4 +1,5 @@
-/* parse.c - the parser of answers: reasoning, content and calls, as events. The states are described in parse.h, the rules in docs/chat.md. */
+/* parse.c - the parser of answers: reasoning, content and calls, as events. The states are described in parse.h, the rules in docs/chat.md.
+ */
 #include "text/parse.h"
 #include "base/mem.h"
 #include <string.h>
@@ -8,7 +9,9 @@
 #define STOPPED_BY_MEMORY CALLA_E_MEMORY
 
 /* ---- opening and closing ---- */
-struct calla_parser_options calla_parser_defaults(void) { return (struct calla_parser_options){.trust_inline_calls = true}; }
+struct calla_parser_options calla_parser_defaults(void) {
+    return (struct calla_parser_options){.trust_inline_calls = true};
+}
 
 int calla_parser_open(struct calla_parser **out, const struct calla_parser_options *options, struct calla_error *err) {
     struct calla_parser *p = mem_calloc(1, sizeof *p);

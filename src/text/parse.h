@@ -1,4 +1,5 @@
-/* parse.h - the insides of the parser of answers, shared by parse.c (states, events), parse_scan.c (tags) and parse_call.c (one call's structure).
+/* parse.h - the insides of the parser of answers, shared by parse.c (states, events), parse_scan.c (tags) and parse_call.c (one call's
+ * structure).
  *
  * States, and what `buf` holds in each:
  *   REASONING  newlines that may end the block, then the tag at hand. With `tentative` set, a call that may end an unclosed block has begun
@@ -6,11 +7,11 @@
  *   CONTENT    white space that may stand before a call, then the tag at hand
  *   OPEN       from the white space before <tool_call> on
  *   BODY       the same, up to <function=NAME> and white space
- *   VALUE      the same, and parameters. A close may have been seen (`close.level` > 0): the call then ends there unless a later close supersedes it
- *   TAIL       white space after a call without parameters, whose </tool_call> is still to come
+ *   VALUE      the same, and parameters. A close may have been seen (`close.level` > 0): the call then ends there unless a later close
+ * supersedes it TAIL       white space after a call without parameters, whose </tool_call> is still to come
  *
- * Invariants: events never depend on how the input is cut; nothing of a call is sent before the call is certain to be whole; each byte is looked at a
- * bounded number of times (once; again if it must be read without nesting; again if it moves from the think block to a call).
+ * Invariants: events never depend on how the input is cut; nothing of a call is sent before the call is certain to be whole; each byte is
+ * looked at a bounded number of times (once; again if it must be read without nesting; again if it moves from the think block to a call).
  */
 #ifndef CALLA_TEXT_PARSE_H
 #define CALLA_TEXT_PARSE_H
@@ -22,11 +23,13 @@
 /* ---- parse_scan.c: tags ---- */
 enum tag_kind { TAG_THINK_END, TAG_CALL, TAG_CALL_END, TAG_FUNCTION, TAG_FUNCTION_END, TAG_PARAMETER, TAG_PARAMETER_END };
 #define TAG_BIT(kind) (1u << (kind))
-#define TAG_ALL_CALL (TAG_BIT(TAG_CALL) | TAG_BIT(TAG_CALL_END) | TAG_BIT(TAG_FUNCTION) | TAG_BIT(TAG_FUNCTION_END) | TAG_BIT(TAG_PARAMETER) | TAG_BIT(TAG_PARAMETER_END))
+#define TAG_ALL_CALL                                                                                                                       \
+    (TAG_BIT(TAG_CALL) | TAG_BIT(TAG_CALL_END) | TAG_BIT(TAG_FUNCTION) | TAG_BIT(TAG_FUNCTION_END) | TAG_BIT(TAG_PARAMETER) |              \
+     TAG_BIT(TAG_PARAMETER_END))
 
 /* A tag being read; its bytes lie in buf from `begin` on. */
 struct tag_scan {
-    enum tag_kind kind; /* once complete */
+    enum tag_kind kind;  /* once complete */
     unsigned candidates; /* bits of the tags it may still become */
     size_t length;       /* bytes matched; 0: no tag is being read */
     bool naming;         /* <function= or <parameter= matched, its name is being read */
@@ -45,13 +48,19 @@ struct call_tag { /* the tag before the one at hand, of whatever meaning */
     bool line_start;
 };
 struct call_bound { /* a place where a parameter may begin, and the value before it end */
-    size_t before;     /* end of the value before: its </parameter> or this tag */
+    size_t before;  /* end of the value before: its </parameter> or this tag */
     size_t name, name_n;
-    size_t value;      /* after the tag */
-    int param;         /* declared index or -1 */
-    bool proper;       /* stands right after </parameter> */
+    size_t value; /* after the tag */
+    int param;    /* declared index or -1 */
+    bool proper;  /* stands right after </parameter> */
 };
-enum close_level { CLOSE_NONE, CLOSE_BARE, CLOSE_PROPER, CLOSE_BARE_WRAPPED, CLOSE_WRAPPED }; /* without and with </parameter>, without and with </tool_call> */
+enum close_level {
+    CLOSE_NONE,
+    CLOSE_BARE,
+    CLOSE_PROPER,
+    CLOSE_BARE_WRAPPED,
+    CLOSE_WRAPPED
+};                  /* without and with </parameter>, without and with </tool_call> */
 struct call_close { /* where the call may end */
     enum close_level level;
     size_t before;   /* end of the last value */
@@ -59,8 +68,8 @@ struct call_close { /* where the call may end */
     size_t n_bounds; /* parameters begun before it */
 };
 struct call {
-    size_t name, name_n;      /* of the function, in buf */
-    struct args_tool *tool;   /* NULL if not declared */
+    size_t name, name_n;       /* of the function, in buf */
+    struct args_tool *tool;    /* NULL if not declared */
     struct call_bound *bounds; /* [n_bounds] */
     size_t n_bounds, cap_bounds;
     struct call_close close, last; /* the one that holds, and the last one seen */
@@ -98,9 +107,9 @@ struct calla_parser {
     bool trust_inline_calls;
 
     enum parse_state state;
-    bool tentative;  /* the call at hand lies inside the think block */
-    bool flat;       /* read again without nesting, because nesting did not come out even */
-    bool done;       /* a stop string was met, the callback asked to stop, or memory ran out */
+    bool tentative; /* the call at hand lies inside the think block */
+    bool flat;      /* read again without nesting, because nesting did not come out even */
+    bool done;      /* a stop string was met, the callback asked to stop, or memory ran out */
     enum parse_lead lead;
     bool line_start; /* the text sent so far ends a line */
     bool after_call; /* no content since the last call */

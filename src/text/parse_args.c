@@ -130,7 +130,8 @@ int args_open(struct args_tools *t, const char *json, size_t n, struct calla_err
         if (!t->tools) rc = err_set(err, CALLA_E_MEMORY, "tools: out of memory");
         for (const struct json *v = list->child; rc == CALLA_OK && v; v = v->next) {
             const struct json *function = json_get(v, "function"), *type = json_get(v, "type");
-            if (!json_is(json_get(function, "name"), JSON_STRING) || (json_is(type, JSON_STRING) && !slice_is(type->string, "function"))) continue;
+            if (!json_is(json_get(function, "name"), JSON_STRING) || (json_is(type, JSON_STRING) && !slice_is(type->string, "function")))
+                continue;
             if (!read_tool(&t->arena, function, &t->tools[t->n])) rc = err_set(err, CALLA_E_MEMORY, "tools: out of memory");
             else t->n++;
         }

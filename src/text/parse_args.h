@@ -1,7 +1,7 @@
 /* parse_args.h - the declared parameters of a request's tools, and argument text turned into JSON by them.
  *
- * Invariants: only the declared schema decides about a value's type; text that is not of a declared type becomes a string, so nothing is lost and
- * the result is always JSON that calla's own parser accepts; integers keep their digits, other numbers their own text.
+ * Invariants: only the declared schema decides about a value's type; text that is not of a declared type becomes a string, so nothing is
+ * lost and the result is always JSON that calla's own parser accepts; integers keep their digits, other numbers their own text.
  */
 #ifndef CALLA_TEXT_PARSE_ARGS_H
 #define CALLA_TEXT_PARSE_ARGS_H
@@ -11,7 +11,7 @@ enum args_type { ARGS_STRING = 1, ARGS_INTEGER = 2, ARGS_NUMBER = 4, ARGS_BOOLEA
 
 struct args_param {
     struct slice name;
-    unsigned types; /* of enum args_type; 0: the schema does not say */
+    unsigned types;     /* of enum args_type; 0: the schema does not say */
     bool proper, taken; /* scratch of one call: it begins right after a </parameter> somewhere; its place is found */
 };
 struct args_tool {

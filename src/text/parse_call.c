@@ -3,7 +3,8 @@
  * Values are not escaped in this format, so a value may hold any of the tags. The rules, in words in docs/chat.md:
  * - a tag counts at the start of a line, or right after another tag that counts; anywhere in a value that began on its tag's own line;
  * - <function= ... </function> inside a value nest;
- * - a parameter begins where its name is declared and was not used yet; without a </parameter> before it only if it begins nowhere with one;
+ * - a parameter begins where its name is declared and was not used yet; without a </parameter> before it only if it begins nowhere with
+ * one;
  * - the call ends at the last close, a close with more of its tags over one with fewer.
  */
 #include "base/mem.h"

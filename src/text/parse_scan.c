@@ -1,5 +1,5 @@
-/* parse_scan.c - recognises the tags of the answer format byte by byte. No tag is the start of another, and '<' stands only at their start, so a failed match
- * needs no second look. */
+/* parse_scan.c - recognises the tags of the answer format byte by byte. No tag is the start of another, and '<' stands only at their start,
+ * so a failed match needs no second look. */
 #include "text/parse.h"
 #include <string.h>
 

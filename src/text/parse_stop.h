@@ -1,7 +1,7 @@
 /* parse_stop.h - stop strings in streamed content.
  *
- * Invariants: the match that begins earliest wins (of equals, the one complete first), however the text is cut; what cannot be part of a match any
- * more is handed on at once; O(stops) a byte, amortised (Knuth, Morris, Pratt 1977).
+ * Invariants: the match that begins earliest wins (of equals, the one complete first), however the text is cut; what cannot be part of a
+ * match any more is handed on at once; O(stops) a byte, amortised (Knuth, Morris, Pratt 1977).
  */
 #ifndef CALLA_TEXT_PARSE_STOP_H
 #define CALLA_TEXT_PARSE_STOP_H

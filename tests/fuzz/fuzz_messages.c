@@ -1,5 +1,5 @@
-/* fuzz_messages.c - messages and tools of a client into the chat template. The first byte chooses the options, a NUL byte divides messages from tools.
- * Whatever renders must be UTF-8, lie in pieces that cover it, and be the same text again; whatever is refused must say why. */
+/* fuzz_messages.c - messages and tools of a client into the chat template. The first byte chooses the options, a NUL byte divides messages
+ * from tools. Whatever renders must be UTF-8, lie in pieces that cover it, and be the same text again; whatever is refused must say why. */
 #include "base/str.h"
 #include "calla_text.h"
 #include "text/prompt.h"

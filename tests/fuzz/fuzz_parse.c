@@ -1,5 +1,5 @@
-/* fuzz_parse.c - answers into the parser. Byte 0 chooses the options, byte 1 the cuts; the rest is the answer. Cutting must not change the joined events, the
- * arguments of a call must be a JSON object, and nothing may follow a stop. */
+/* fuzz_parse.c - answers into the parser. Byte 0 chooses the options, byte 1 the cuts; the rest is the answer. Cutting must not change the
+ * joined events, the arguments of a call must be a JSON object, and nothing may follow a stop. */
 #include "base/json.h"
 #include "base/str.h"
 #include "calla_text.h"
@@ -8,8 +8,10 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char TOOLS[] = "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":[\"integer\",\"null\"]},"
-                            "\"c\":{\"anyOf\":[{\"type\":\"object\"},{\"type\":\"array\"},{\"type\":\"string\"}]}}}}},{\"function\":{\"name\":\"g\"}}]";
+static const char TOOLS[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"a\":{\"type\":\"string\"},\"b\":{\"type\":["
+    "\"integer\",\"null\"]},"
+    "\"c\":{\"anyOf\":[{\"type\":\"object\"},{\"type\":\"array\"},{\"type\":\"string\"}]}}}}},{\"function\":{\"name\":\"g\"}}]";
 static const char *const STOPS[] = {"\n\n", "aab", "ab", "</function>"};
 
 static void must(bool condition) {

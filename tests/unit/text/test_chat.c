@@ -1,12 +1,10 @@
-/* test_chat.c - the chat template against the published goldens, a matrix of message shapes and thinking modes, and the kinder behaviour. */
+/* test_chat.c - the chat template against the published goldens, a matrix of message shapes and thinking modes, and the kinder behaviour.
+ */
+#include "unit/unit.h"
+
 #include "base/file.h"
 #include "base/json.h"
 #include "calla_text.h"
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 static const struct calla_chat_options PLAIN = {0}, NO_THINK = {.no_thinking = true};
 
@@ -57,7 +55,8 @@ static void golden(const struct json *c, bool strict) {
         if (rc) fail_msg("%s: %s", name, err.message);
         size_t n;
         const char *text = calla_prompt_text(p, &n);
-        if (n != prompt->string.n || memcmp(text, prompt->string.p, n) != 0) fail_msg("%s\ngives  [%s]\nwanted [%s]", name, text, prompt->string.p);
+        if (n != prompt->string.n || memcmp(text, prompt->string.p, n) != 0)
+            fail_msg("%s\ngives  [%s]\nwanted [%s]", name, text, prompt->string.p);
         assert_int_equal(calla_prompt_thinking(p), !options.no_thinking);
         calla_prompt_opening(p, &n);
         assert_int_equal(n, 0);
@@ -83,13 +82,13 @@ static void test_goldens(void **state) {
 }
 
 /* ---- field case 23: shapes of dialogue, each with and without thinking ---- */
-#define SYS(x) "<|im_start|>system\n" x "<|im_end|>\n"
-#define USER(x) "<|im_start|>user\n" x "<|im_end|>\n"
-#define BOT(x) "<|im_start|>assistant\n" x "<|im_end|>\n"
-#define THOUGHT(x, y) "<|im_start|>assistant\n<think>\n" x "\n</think>\n\n" y "<|im_end|>\n"
-#define ANSWERS(x) USER("<tool_response>\n" x "\n</tool_response>")
+#define SYS(x)           "<|im_start|>system\n" x "<|im_end|>\n"
+#define USER(x)          "<|im_start|>user\n" x "<|im_end|>\n"
+#define BOT(x)           "<|im_start|>assistant\n" x "<|im_end|>\n"
+#define THOUGHT(x, y)    "<|im_start|>assistant\n<think>\n" x "\n</think>\n\n" y "<|im_end|>\n"
+#define ANSWERS(x)       USER("<tool_response>\n" x "\n</tool_response>")
 #define CALL(name, args) "<tool_call>\n<function=" name ">\n" args "</function>\n</tool_call>"
-#define ARG(k, v) "<parameter=" k ">\n" v "\n</parameter>\n"
+#define ARG(k, v)        "<parameter=" k ">\n" v "\n</parameter>\n"
 
 static const struct {
     const char *messages, *wanted; /* without the assistant's turn that is opened */
@@ -97,36 +96,49 @@ static const struct {
     {"[{\"role\":\"user\",\"content\":\"a\"}]", USER("a")},
     {"[{\"role\":\"system\",\"content\":\" s\\n\"},{\"role\":\"user\",\"content\":\"\\u3000a\\u001c\"}]", SYS("s") USER("a")},
     {"[{\"role\":\"user\",\"content\":null}]", USER("")},
-    {"[{\"role\":\"user\",\"content\":[]},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x \"},{\"text\":\"y \"}]}]", USER("") USER("x y")},
-    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"r\"},{\"role\":\"user\",\"content\":\"c\"}]",
+    {"[{\"role\":\"user\",\"content\":[]},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"x \"},{\"text\":\"y \"}]}]",
+     USER("") USER("x y")},
+    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"r\"},{\"role\":\"user\","
+     "\"content\":\"c\"}]",
      USER("a") BOT("b") USER("c")},
-    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\\n<think>r</think> b</think>\\n\\n c\"},{\"role\":\"user\",\"content\":\"d\"}]",
+    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\\n<think>r</think> b</think>\\n\\n "
+     "c\"},{\"role\":\"user\",\"content\":\"d\"}]",
      USER("a") BOT(" c") USER("d")},
     /* field cases 13 and 20: content null, absent, "" and [] beside a call; the think block is closed */
-    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"r\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"r\",\"tool_calls\":[{"
+     "\"function\":{\"name\":\"f\","
      "\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"content\":\"1\"}]",
      USER("a") THOUGHT("r", CALL("f", "")) ANSWERS("1")},
-    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"\"}},{\"name\":\"g\","
-     "\"arguments\":\"null\"},{\"function\":{\"name\":\"h\"}}]},{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"tool\"},{\"role\":\"tool\",\"content\":\" 3\"}]",
-     USER("a") THOUGHT("", CALL("f", "") "\n" CALL("g", "") "\n" CALL("h", ""))
-         "<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n\n</tool_response>\n<tool_response>\n3\n</tool_response><|im_end|>\n"},
-    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"z\":\" v\\n\","
+    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"\"}},{"
+     "\"name\":\"g\","
+     "\"arguments\":\"null\"},{\"function\":{\"name\":\"h\"}}]},{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"tool\"},{\"role\":"
+     "\"tool\",\"content\":\" 3\"}]",
+     USER("a") THOUGHT("", CALL("f", "") "\n" CALL("g", "") "\n" CALL(
+                               "h", "")) "<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n\n</"
+                                         "tool_response>\n<tool_response>\n3\n</tool_response><|im_end|>\n"},
+    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+     "\"arguments\":{\"z\":\" v\\n\","
      "\"a\":\"\"}}}]},{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"user\",\"content\":\"b\"}]",
      USER("a") BOT(CALL("f", ARG("z", " v\n") ARG("a", ""))) ANSWERS("1") USER("b")},
-    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[],\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":"
+    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[],\"tool_calls\":[{\"function\":{\"name\":\"f\","
+     "\"arguments\":"
      "\"{\\\"path\\\":\\\"p\\\",\\\"edits\\\":[{\\\"b\\\":1.50,\\\"a\\\":[]}],\\\"n\\\":1e5}\"}}]},{\"role\":\"tool\",\"content\":\"1\"}]",
      USER("a") THOUGHT("", CALL("f", ARG("path", "p") ARG("edits", "[{\"b\": 1.50, \"a\": []}]") ARG("n", "1e5"))) ANSWERS("1")},
-    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"look \",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
-     "{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"assistant\",\"content\":\"more\",\"reasoning_content\":\"\\nr\\n\",\"tool_calls\":[{\"function\":{\"name\":\"g\"}}]},"
+    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"look "
+     "\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
+     "{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"assistant\",\"content\":\"more\",\"reasoning_content\":\"\\nr\\n\",\"tool_calls\":["
+     "{\"function\":{\"name\":\"g\"}}]},"
      "{\"role\":\"tool\",\"content\":\"2\"}]",
      USER("a") THOUGHT("", "look\n\n" CALL("f", "")) ANSWERS("1") THOUGHT("r", "more\n\n" CALL("g", "")) ANSWERS("2")},
     {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]},"
      "{\"role\":\"user\",\"content\":\"<tool_response>1</tool_response>\"}]",
      USER("a") THOUGHT("", CALL("f", "")) USER("<tool_response>1</tool_response>")},
-    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"tool_calls\":[]},{\"role\":\"assistant\",\"content\":\"c\",\"tool_calls\":null},"
+    {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"tool_calls\":[]},{\"role\":\"assistant\","
+     "\"content\":\"c\",\"tool_calls\":null},"
      "{\"role\":\"user\",\"content\":\"d\",\"name\":\"x\",\"id\":5}]",
      USER("a") BOT("b") BOT("c") USER("d")},
-    {"[{\"role\":\"user\",\"content\":\"\\u0000\\u007f\\\"\\\\ \xF0\x9F\x99\x82\"},{\"role\":\"assistant\",\"content\":\"<think>\"},{\"role\":\"user\",\"content\":\"<|im_end|>\"}]",
+    {"[{\"role\":\"user\",\"content\":\"\\u0000\\u007f\\\"\\\\ "
+     "\xF0\x9F\x99\x82\"},{\"role\":\"assistant\",\"content\":\"<think>\"},{\"role\":\"user\",\"content\":\"<|im_end|>\"}]",
      NULL}, /* NUL: compared below */
 };
 
@@ -146,7 +158,8 @@ static void test_matrix(void **state) {
             str_puts(&wanted, mode & 1 ? "<|im_start|>assistant\n<think>\n\n</think>\n\n" : "<|im_start|>assistant\n<think>\n");
             size_t n;
             const char *text = calla_prompt_text(p, &n);
-            if (n != wanted.len || memcmp(text, wanted.data, n) != 0) fail_msg("shape %zu, mode %d\ngives  [%s]\nwanted [%s]", i, mode, text, wanted.data);
+            if (n != wanted.len || memcmp(text, wanted.data, n) != 0)
+                fail_msg("shape %zu, mode %d\ngives  [%s]\nwanted [%s]", i, mode, text, wanted.data);
             assert_int_equal(calla_prompt_thinking(p), !(mode & 1));
             calla_prompt_free(p);
             str_free(&wanted);
@@ -172,9 +185,12 @@ static void continues(const char *first, const char *generated, const char *seco
 static void test_append_only(void **state) {
     (void)state;
     static const char ask[] = "[{\"role\":\"user\",\"content\":\"a\"}]";
-    static const char more[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":\"r\"},{\"role\":\"user\",\"content\":\"c\"}]";
-    static const char bare[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"}]";
-    static const char call[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"r\",\"tool_calls\":[{\"function\":"
+    static const char more[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":"
+                               "\"r\"},{\"role\":\"user\",\"content\":\"c\"}]";
+    static const char bare[] =
+        "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"}]";
+    static const char call[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":"
+                               "\"r\",\"tool_calls\":[{\"function\":"
                                "{\"name\":\"f\",\"arguments\":\"{\\\"k\\\":\\\"v\\\"}\"}}]},{\"role\":\"tool\",\"content\":\"1\"}]";
     struct calla_chat_options keep = {.preserve_thinking = true}, keep_no = {.preserve_thinking = true, .no_thinking = true};
     /* promised: tool turns always, user turns with preserve_thinking */
@@ -188,20 +204,25 @@ static void test_append_only(void **state) {
 
 /* ---- the kinder behaviour, and the same in strict mode ---- */
 static const struct calla_chat_options STRICT = {.strict = true};
-#define OPEN "<|im_start|>assistant\n<think>\n"
+#define OPEN    "<|im_start|>assistant\n<think>\n"
 #define OPEN_NO "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 /* Field case 10. */
 static void test_late_system(void **state) {
     (void)state;
-    static const char late[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"system\",\"content\":\" s \"},{\"role\":\"user\",\"content\":\"c\"}]";
+    static const char late[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"system\","
+                               "\"content\":\" s \"},{\"role\":\"user\",\"content\":\"c\"}]";
     expect(late, NULL, &PLAIN, SYS("s") USER("a") BOT("b") USER("c") OPEN);
     refuse(late, NULL, &STRICT, "messages[2].role", "System message must be at the beginning.");
-    expect("[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"system\",\"content\":\"\"},{\"role\":\"system\",\"content\":\"t\\n\"},{\"role\":\"user\",\"content\":\"c\"}]", NULL,
-           &PLAIN, SYS("s\n\nt") USER("c") OPEN);
+    expect("[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"system\",\"content\":\"\"},{\"role\":\"system\",\"content\":\"t\\n\"},{"
+           "\"role\":\"user\",\"content\":\"c\"}]",
+           NULL, &PLAIN, SYS("s\n\nt") USER("c") OPEN);
     /* answers of tools around it stay one turn */
-    expect("[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"tool\",\"content\":\"2\"}]", NULL, &PLAIN,
-           SYS("s") USER("a") "<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response><|im_end|>\n" OPEN);
+    expect("[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"system\",\"content\":\"s\"},{\"role\":"
+           "\"tool\",\"content\":\"2\"}]",
+           NULL, &PLAIN,
+           SYS("s")
+               USER("a") "<|im_start|>user\n<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response><|im_end|>\n" OPEN);
 }
 
 /* Field case 11. */
@@ -219,12 +240,14 @@ static void test_roles(void **state) {
 /* Field case 12. */
 static void test_no_user(void **state) {
     (void)state;
-    static const char no_user[] = "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]},{\"role\":\"tool\",\"content\":\"1\"}]";
+    static const char no_user[] = "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{"
+                                  "\"function\":{\"name\":\"f\"}}]},{\"role\":\"tool\",\"content\":\"1\"}]";
     expect(no_user, NULL, &PLAIN, SYS("s") THOUGHT("", CALL("f", "")) ANSWERS("1") OPEN);
     refuse(no_user, NULL, &STRICT, "messages", "No user query found in messages.");
     expect("[{\"role\":\"system\",\"content\":\"s\"}]", NULL, &PLAIN, SYS("s") OPEN);
     expect("[{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"user\",\"content\":\"a\"}]", NULL, &PLAIN, ANSWERS("1") USER("a") OPEN);
-    expect("[{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"user\",\"content\":\"a\"}]", NULL, &STRICT, "\n<tool_response>\n1\n</tool_response><|im_end|>\n" USER("a") OPEN);
+    expect("[{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"user\",\"content\":\"a\"}]", NULL, &STRICT,
+           "\n<tool_response>\n1\n</tool_response><|im_end|>\n" USER("a") OPEN);
     refuse("[]", NULL, &PLAIN, "messages", "No messages provided.");
     refuse("[]", NULL, &STRICT, "messages", "No messages provided.");
 }
@@ -232,9 +255,10 @@ static void test_no_user(void **state) {
 /* Field case 15. */
 static void test_content_types(void **state) {
     (void)state;
-    refuse("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}]}]", NULL, &PLAIN,
-           "messages[0].content[1].type", "\"image_url\"");
-    refuse("[{\"role\":\"tool\",\"content\":[{\"type\":\"input_audio\"}]}]", NULL, &STRICT, "messages[0].content[0].type", "\"input_audio\"");
+    refuse("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}]}]",
+           NULL, &PLAIN, "messages[0].content[1].type", "\"image_url\"");
+    refuse("[{\"role\":\"tool\",\"content\":[{\"type\":\"input_audio\"}]}]", NULL, &STRICT, "messages[0].content[0].type",
+           "\"input_audio\"");
     refuse("[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", NULL, &PLAIN, "messages[0].content[0].text", "missing");
     refuse("[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":5}]}]", NULL, &PLAIN, "messages[0].content[0].text", "a number");
     refuse("[{\"role\":\"user\",\"content\":[\"a\"]}]", NULL, &PLAIN, "messages[0].content[0]", "part");
@@ -250,7 +274,9 @@ static void test_content_types(void **state) {
 /* Field case 16. */
 static void test_arguments(void **state) {
     (void)state;
-#define WITH(arguments) "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":" arguments "}}]},{\"role\":\"tool\"}]"
+#define WITH(arguments)                                                                                                                    \
+    "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\","                        \
+    "\"arguments\":" arguments "}}]},{\"role\":\"tool\"}]"
 #define AS(args) USER("a") THOUGHT("", CALL("f", args)) ANSWERS("") OPEN
     expect(WITH("\"{\\\"city\\\":\\\"Paris\\\"}\""), NULL, &PLAIN, AS(ARG("city", "Paris")));
     expect(WITH("{\"city\":\"Paris\"}"), NULL, &PLAIN, AS(ARG("city", "Paris")));
@@ -258,8 +284,10 @@ static void test_arguments(void **state) {
     expect(WITH("\" \\n\""), NULL, &PLAIN, AS(""));
     expect(WITH("\"null\""), NULL, &PLAIN, AS(""));
     expect(WITH("null"), NULL, &PLAIN, AS(""));
-    expect(WITH("{\"a\":true,\"b\":null,\"c\":1.0,\"d\":\"true\",\"e\":[1],\"f\":\"\\u00e9\",\"g\":[\"\\u00e9\\n\"]}"), NULL, &PLAIN, /* field case 17 */
-           AS(ARG("a", "true") ARG("b", "null") ARG("c", "1.0") ARG("d", "true") ARG("e", "[1]") ARG("f", "\xC3\xA9") ARG("g", "[\"\xC3\xA9\\n\"]")));
+    expect(WITH("{\"a\":true,\"b\":null,\"c\":1.0,\"d\":\"true\",\"e\":[1],\"f\":\"\\u00e9\",\"g\":[\"\\u00e9\\n\"]}"), NULL,
+           &PLAIN, /* field case 17 */
+           AS(ARG("a", "true") ARG("b", "null") ARG("c", "1.0") ARG("d", "true") ARG("e", "[1]") ARG("f", "\xC3\xA9")
+                  ARG("g", "[\"\xC3\xA9\\n\"]")));
     static const char path[] = "messages[1].tool_calls[0].function.arguments";
     refuse(WITH("\"{city: Paris}\""), NULL, &PLAIN, path, "must be JSON");
     refuse(WITH("\"[1]\""), NULL, &PLAIN, path, "an array");
@@ -267,7 +295,8 @@ static void test_arguments(void **state) {
     refuse(WITH("\"{\\\"a\\\":1,\\\"a\\\":2}\""), NULL, &PLAIN, path, "must be JSON");
     refuse("[{\"role\":\"assistant\",\"tool_calls\":{}}]", NULL, &PLAIN, "messages[0].tool_calls", "an object");
     refuse("[{\"role\":\"assistant\",\"tool_calls\":[5]}]", NULL, &PLAIN, "messages[0].tool_calls[0].function.name", "missing");
-    refuse("[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"\"}}]}]", NULL, &PLAIN, "messages[0].tool_calls[0].function.name", "non-empty");
+    refuse("[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"\"}}]}]", NULL, &PLAIN,
+           "messages[0].tool_calls[0].function.name", "non-empty");
     /* nesting that only the arguments' own text has */
     struct str deep = {0};
     str_puts(&deep, "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"");
@@ -294,8 +323,10 @@ static void test_continue(void **state) {
     static const char empty[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\" \"}]";
     static const char begun[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"Sure, \"}]";
     static const char thought[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"reasoning_content\":\"hm\"}]";
-    static const char both[] = "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"Sure,\",\"reasoning_content\":\"hm\"}]";
-    const struct calla_chat_options closed = {.no_generation = true}, force = {.force_call = "f"}, force_any = {.force_call = "", .no_thinking = true};
+    static const char both[] =
+        "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"Sure,\",\"reasoning_content\":\"hm\"}]";
+    const struct calla_chat_options closed = {.no_generation = true}, force = {.force_call = "f"},
+                                    force_any = {.force_call = "", .no_thinking = true};
     expect(empty, NULL, &PLAIN, USER("a") OPEN);
     expect(empty, NULL, &NO_THINK, USER("a") OPEN_NO);
     expect(empty, NULL, &STRICT, USER("a") THOUGHT("", "") OPEN);
@@ -331,19 +362,23 @@ static void test_tools(void **state) {
     refuse(ask, "[{\"type\":\"custom\",\"custom\":{\"name\":\"f\"}}]", &PLAIN, "tools[0].type", "\"custom\"");
     refuse(ask, "[{\"type\":\"function\",\"name\":\"f\"}]", &PLAIN, "tools[0].function.name", "name");
     refuse(ask, "[{\"type\":\"function\",\"function\":{\"name\":\"a>b\"}}]", &PLAIN, "tools[0].function.name", "name");
-    refuse(ask, "[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"parameters\":[]}}]", &PLAIN, "tools[0].function.parameters", "an array");
+    refuse(ask, "[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"parameters\":[]}}]", &PLAIN, "tools[0].function.parameters",
+           "an array");
     refuse(ask, "[5]", &PLAIN, "tools[0]", "a number");
     refuse(ask, "[{\"type\":5}]", &PLAIN, "tools[0].type", "a number");
     refuse(ask, "{}", &PLAIN, "tools", "an object");
     refuse(ask, "[", &PLAIN, "tools", "JSON");
     /* wire order, spacing, escapes; the tool of another vendor left out */
     struct calla_prompt *p = NULL;
-    static const char tools[] = "[{\"type\":\"web_search\"},{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"pattern\":{},\"include\":{\"default\":[1.0,1e5,"
+    static const char tools[] = "[{\"type\":\"web_search\"},{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"
+                                "\"properties\":{\"pattern\":{},\"include\":{\"default\":[1.0,1e5,"
                                 "\"\\u00e9\\u2028\\n/\"]}}},\"description\":\"<b>&\"}}]";
     size_t n;
     assert_int_equal(calla_chat_render(ask, sizeof ask - 1, tools, sizeof tools - 1, &PLAIN, &p, NULL), 0);
-    assert_non_null(strstr(calla_prompt_text(p, &n), "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"pattern\": {}, \"include\": "
-                                                     "{\"default\": [1.0, 1e5, \"\xC3\xA9\xE2\x80\xA8\\n/\"]}}}, \"description\": \"<b>&\"}}\n</tools>"));
+    assert_non_null(strstr(
+        calla_prompt_text(p, &n),
+        "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"pattern\": {}, \"include\": "
+        "{\"default\": [1.0, 1e5, \"\xC3\xA9\xE2\x80\xA8\\n/\"]}}}, \"description\": \"<b>&\"}}\n</tools>"));
     calla_prompt_free(p);
 }
 
@@ -369,17 +404,10 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),
-        cmocka_unit_test(test_matrix),
-        cmocka_unit_test(test_append_only),
-        cmocka_unit_test(test_late_system),
-        cmocka_unit_test(test_roles),
-        cmocka_unit_test(test_no_user),
-        cmocka_unit_test(test_content_types),
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_continue),
-        cmocka_unit_test(test_tools),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_goldens),       cmocka_unit_test(test_matrix),        cmocka_unit_test(test_append_only),
+        cmocka_unit_test(test_late_system),   cmocka_unit_test(test_roles),         cmocka_unit_test(test_no_user),
+        cmocka_unit_test(test_content_types), cmocka_unit_test(test_arguments),     cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_tools),         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
