@@ -1,12 +1,14 @@
 /* harness.h - a model under test: open it, feed prompts in any cut, and keep the logits. */
 #ifndef HARNESS_H
 #define HARNESS_H
-#include "model/model.h"
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
+
+#include "model/model.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,12 +1,14 @@
 /* The oracle against stored answers of two other engines: prompt log probabilities, greedy ids and the best 16 of each step. */
-#include "golden.h"
-#include "oracle.h"
-#include <cmocka.h>
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
+
+#include "golden.h"
+#include "oracle.h"
+#include <math.h>
 #include <stdio.h>
 
 #define TOLERANCE 1e-3

@@ -1,16 +1,18 @@
 /* rewrite.h - changed copies of a checkpoint for tests: read one safetensors file, edit its tensors, write it to a temporary folder. */
 #ifndef REWRITE_H
 #define REWRITE_H
-#include "base/file.h"
-#include "base/mem.h"
-#include "base/str.h"
-#include "checkpoint/safetensors.h"
-#include <cmocka.h>
-#include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "checkpoint/safetensors.h"
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

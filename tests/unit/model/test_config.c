@@ -1,11 +1,13 @@
 /* config.json and generation_config.json: what is read, what is tolerated, and what is refused with which words. */
-#include "base/file.h"
-#include "model/config.h"
-#include <cmocka.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "model/config.h"
 #include <stdio.h>
 #include <string.h>
 
