@@ -75,7 +75,7 @@ static void add64(struct record_sha *s, uint64_t x) {
     add32(s, (uint32_t)(x >> 32));
 }
 
-static struct record_key key_of(const char *domain, uint64_t a, uint64_t b, const int32_t *ids, int n) {
+static struct record_key key_of(const char *domain, uint64_t a, uint64_t b, const int32_t *ids, int n, uint64_t c) {
     struct record_sha s;
     uint64_t out[4];
     record_sha_begin(&s);
@@ -83,19 +83,20 @@ static struct record_key key_of(const char *domain, uint64_t a, uint64_t b, cons
     add32(&s, RECORD_VERSION);
     add64(&s, a);
     add64(&s, b);
+    add64(&s, c);
     for (int i = 0; i < n; i++) add32(&s, (uint32_t)ids[i]);
     record_sha_end(&s, out);
     return (struct record_key){{out[0], out[1]}};
 }
 
-struct record_key record_root(uint64_t salt) { return key_of("calla root", salt, 0, NULL, 0); }
+struct record_key record_root(uint64_t salt) { return key_of("calla root", salt, 0, NULL, 0, 0); }
 
-struct record_key record_page_key(const struct record_key *parent, const int32_t ids[BE_PAGE]) {
-    return key_of("calla page", parent->w[0], parent->w[1], ids, BE_PAGE);
+struct record_key record_page_key(const struct record_key *parent, const int32_t ids[BE_PAGE], uint64_t cuts) {
+    return key_of("calla page", parent->w[0], parent->w[1], ids, BE_PAGE, cuts);
 }
 
-struct record_key record_state_key(const struct record_key *page, const int32_t *tail, int n_tail) {
-    return key_of("calla state", page->w[0], page->w[1], tail, n_tail);
+struct record_key record_state_key(const struct record_key *page, const int32_t *tail, int n_tail, uint64_t cuts) {
+    return key_of("calla state", page->w[0], page->w[1], tail, n_tail, cuts);
 }
 
 /* ---- checksum: four lanes of multiply and fold, so that it runs at the speed of memory ---- */

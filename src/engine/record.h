@@ -19,14 +19,19 @@
 
 #define RECORD_VERSION 1 /* of keys and payloads; another version is another cache */
 
-/* SHA-256 of the ids, domain separated, cut to 128 bits: clients choose ids, and none may choose another's record. */
+/* How the rows of a page were cut into pieces when they were computed, which decides their bits: bit i says that a piece began at row i (bit 0
+ * always). RECORD_LOOSE: some rows, here or before, were decoded, or cut in a way that nobody keeps account of; such a record serves every
+ * request, within the tolerance of decoded states, where another serves only those that would have made the same cuts. */
+#define RECORD_LOOSE 0u
+
+/* SHA-256 of ids and cuts, domain separated, cut to 128 bits: clients choose ids, and none may choose another's record. */
 struct record_key {
     uint64_t w[2];
 };
 struct record_key record_root(uint64_t salt); /* before the first id, of all prompts under this salt */
-struct record_key record_page_key(const struct record_key *parent, const int32_t ids[BE_PAGE]);
-/* page: the last whole page, or the root; tail [n_tail]: the ids after it, 0 .. BE_PAGE - 1 of them. */
-struct record_key record_state_key(const struct record_key *page, const int32_t *tail, int n_tail);
+struct record_key record_page_key(const struct record_key *parent, const int32_t ids[BE_PAGE], uint64_t cuts);
+/* page: the last whole page, or the root; tail [n_tail]: the ids after it, 0 .. BE_PAGE - 1 of them (none: cuts is 1, or RECORD_LOOSE). */
+struct record_key record_state_key(const struct record_key *page, const int32_t *tail, int n_tail, uint64_t cuts);
 static inline bool record_key_same(const struct record_key *a, const struct record_key *b) {
     return a->w[0] == b->w[0] && a->w[1] == b->w[1];
 }
@@ -38,6 +43,7 @@ struct record {
     int position;                  /* ids from the beginning to the record's end */
     int n_ids;                     /* BE_PAGE for a page; a state's tail */
     int32_t ids[BE_PAGE];          /* [n_ids] */
+    uint64_t cuts;
     size_t bytes;                  /* of the payload */
 };
 
@@ -67,6 +73,7 @@ enum record_answer {
 struct record_tail {
     int n_ids;
     int32_t ids[BE_PAGE]; /* [n_ids] */
+    uint64_t cuts;
 };
 struct prefix_backing {
     void *ctx;

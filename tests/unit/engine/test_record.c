@@ -27,18 +27,22 @@ static void keys_name_the_ids(void **state) {
     for (int i = 0; i < BE_PAGE; i++) ids[i] = i;
     struct record_key root = record_root(0), salted = record_root(1);
     assert_false(record_key_same(&root, &salted));
-    struct record_key page = record_page_key(&root, ids), other = record_page_key(&salted, ids), again = record_page_key(&root, ids);
+    struct record_key page = record_page_key(&root, ids, 1), other = record_page_key(&salted, ids, 1), again = record_page_key(&root, ids, 1);
     assert_true(record_key_same(&page, &again));
     assert_false(record_key_same(&page, &other));
     for (int i = 0; i < BE_PAGE; i++) {
         ids[i] ^= 1 << 20;
-        other = record_page_key(&root, ids);
+        other = record_page_key(&root, ids, 1);
         assert_false(record_key_same(&page, &other));
         ids[i] ^= 1 << 20;
     }
+    other = record_page_key(&root, ids, 3);
+    assert_false(record_key_same(&page, &other));
+    other = record_page_key(&root, ids, RECORD_LOOSE);
+    assert_false(record_key_same(&page, &other));
     struct record_key states[BE_PAGE];
     for (int n = 0; n < BE_PAGE; n++) { /* also none equals the page that begins with the same ids */
-        states[n] = record_state_key(&root, ids, n);
+        states[n] = record_state_key(&root, ids, n, 1);
         assert_false(record_key_same(&states[n], &page));
         for (int k = 0; k < n; k++) assert_false(record_key_same(&states[n], &states[k]));
     }
@@ -70,6 +74,6 @@ static void every_byte_counts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sha_256), cmocka_unit_test(keys_name_the_ids), cmocka_unit_test(every_byte_counts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sha_256), cmocka_unit_test(keys_name_the_ids, 1), cmocka_unit_test(every_byte_counts)};
     return RUN(tests);
 }
