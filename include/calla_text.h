@@ -74,7 +74,7 @@ struct calla_prompt; /* pieces of template text and of message text, in order */
 
 /* Render messages (a JSON array as in an OpenAI request) and tools (a JSON array, or NULL, n 0) to a prompt, byte for byte as the published template does.
  * Kinder than the template unless strict: a later system message is merged into the first, `developer` is `system`, a list without a user turn renders, an empty trailing assistant turn is ignored and a non-empty
- * one is continued; tools whose type is not "function" are left out. Content that is not text is CALLA_E_INVALID naming its type; err->param is the path of the field. */
+ * one is continued; tools that a server would run itself are left out, those of a type that the client runs in its own way (custom) are CALLA_E_INVALID. Content that is not text is CALLA_E_INVALID naming its type; err->param is the path of the field. */
 int calla_chat_render(const char *messages, size_t messages_n, const char *tools, size_t tools_n,
                       const struct calla_chat_options *options, struct calla_prompt **out, struct calla_error *err);
 /* A prompt of plain text, one piece, without a template (for /v1/completions): control tokens spelled in it are read if `control`. */
@@ -139,7 +139,7 @@ struct calla_parser;
 
 /* An incremental state machine: cutting the input differently never changes the joined events; O(1) a byte; holds back only what may still be a tag or stop string.
  * Argument values are coerced by the declared schema only (a parameter without a type, or of a function not declared, is a string); integers keep their digits.
- * A call cut short is dropped at the end (its earlier events, CALL included, are only sent once the call is certain to be whole or, for streamed arguments, structurally begun: see docs/chat.md). */
+ * A call's events are sent together, once it is certain to be whole; a call cut short is dropped at the end: see docs/chat.md. */
 int calla_parser_open(struct calla_parser **out, const struct calla_parser_options *options, struct calla_error *err);
 void calla_parser_free(struct calla_parser *p);
 /* text: whole UTF-8 from the detokeniser. control: these bytes are one control token (`</think>` the token, not seven letters); the parser accepts both spellings. */
@@ -147,8 +147,8 @@ int calla_parser_feed(struct calla_parser *p, const char *text, size_t n, bool c
 /* The end of the answer: held text is sent, an unfinished call is dropped. truncated: the answer was cut by a length limit. */
 int calla_parser_finish(struct calla_parser *p, bool truncated, calla_event_fn *fn, void *ctx);
 bool calla_parser_in_reasoning(const struct calla_parser *p);
-bool calla_parser_in_call(const struct calla_parser *p);  /* inside an open tool call */
-int calla_parser_calls(const struct calla_parser *p);     /* whole calls so far */
+bool calla_parser_in_call(const struct calla_parser *p);  /* inside a tool call that could not end here */
+int calla_parser_calls(const struct calla_parser *p);     /* whole calls so far, one whose close was just read included */
 
 /* Memory that this interface hands out raw. */
 void *calla_realloc(void *p, size_t n);
