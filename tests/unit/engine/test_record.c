@@ -74,6 +74,6 @@ static void every_byte_counts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sha_256), cmocka_unit_test(keys_name_the_ids, 1), cmocka_unit_test(every_byte_counts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sha_256), cmocka_unit_test(keys_name_the_ids), cmocka_unit_test(every_byte_counts)};
     return RUN(tests);
 }
