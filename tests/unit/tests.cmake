@@ -6,3 +6,5 @@ if(Python3_FOUND)
   add_test(NAME base/json_against_python
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/unit/base/json_against_python.py $<TARGET_FILE:json_echo> 5000)
 endif()
+# Tests that run threads of their own, for the thread sanitizer.
+set_tests_properties(text/test_history_store PROPERTIES LABELS threads)

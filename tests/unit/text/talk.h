@@ -141,16 +141,18 @@ static inline int hear(void *ctx, const struct calla_event *e) {
 }
 
 /* Read the answer as the server does, and put it into the messages as the client does. */
-static inline void read_answer(struct talk *t, const struct calla_ids *answer, bool thinking) {
+static inline void read_answer(struct talk *t, const struct calla_prompt *p, const struct calla_ids *answer) {
     struct calla_parser_options o = calla_parser_defaults();
     struct calla_parser *parser = NULL;
     struct calla_detok detok;
     char *buf = NULL, last[12];
     size_t cap = 0, n;
-    o.thinking = thinking;
+    o.thinking = calla_prompt_thinking(p);
     o.tools = TOOLS;
     o.tools_n = strlen(TOOLS);
     assert_int_equal(calla_parser_open(&parser, &o, NULL), 0);
+    const char *opening = calla_prompt_opening(p, &n);
+    assert_int_equal(calla_parser_feed(parser, opening, n, false, hear, t), 0);
     calla_detok_init(&detok, tok);
     for (size_t i = 0; i < answer->len; i++) {
         assert_int_equal(calla_detok_feed(&detok, answer->data[i], false, &buf, &cap, &n, NULL), 0);
@@ -198,7 +200,7 @@ static inline size_t turn_with(struct talk *t, const struct calla_ids *answer) {
     t->whole.len = 0;
     append(&t->whole, &t->prompt);
     append(&t->whole, answer);
-    read_answer(t, answer, calla_prompt_thinking(p));
+    read_answer(t, p, answer);
     calla_ids_free(&generated);
     calla_prompt_free(p);
     return kept;

@@ -59,6 +59,9 @@ static void test_falls_back(void **state) {
         {"\nI think so.\n</think>\n\nYes.", NULL},                         /* one too many */
         {THOUGHT("I think so.") "Look:\n" WEATHER("Oslo"), "</think>"},    /* one newline before a call, where the template writes two */
         {THOUGHT("I think so.") WEATHER("Oslo") "\n" WEATHER("Rome"), ""}, /* as the template writes it */
+        {THOUGHT("I think so.") "S\xC3\xAD:\n\n" WEATHER("S\xC3\xA3o \"Paulo\"\n\tand\\n\n <b> {\"a\":1}\xF0\x9F\x90\x98"), ""},
+        {THOUGHT("I think so.") "<tool_call>\n<function=get_weather>\n<parameter=days>\n3.0\n</parameter>\n</function>\n</tool_call>",
+         "<tool_call>"},
         {THOUGHT("I think so.") WEATHER("Oslo") "\n\n" WEATHER("Rome"), "</tool_call>"}, /* and not */
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -135,13 +138,34 @@ static void test_not_normal(void **state) {
 /* An answer cut by the length limit and continued: the prompt ends in it, and so do the ids. */
 static void test_continued(void **state) {
     (void)state;
-    struct talk t = {.h = open_history(1 << 20), .options = {.no_thinking = true}};
-    say(&t, "user", "Count.");
-    turn(&t, "One elephant, two elephants", 1);
-    struct calla_prompt *p = ask(&t); /* the last message is the assistant's */
+    static const char *const answers[] = {"One elephant, two elephants", THOUGHT("The user counts.") "One elephant, two",
+                                          "The user counts elephants"};
+    for (size_t i = 0; i < COUNT(answers); i++) {
+        struct talk t = {.h = open_history(1 << 20), .options = {.no_thinking = i == 0}};
+        say(&t, "user", "Count.");
+        turn(&t, answers[i], 1);
+        struct calla_prompt *p = ask(&t); /* the last message is the assistant's */
+        check_mapping(p, &t.prompt);
+        assert_int_equal(t.known, t.prompt.len);
+        assert_int_equal(t.prompt.len, t.whole.len);
+        assert_int_equal(common(&t.prompt, &t.whole), t.whole.len);
+        calla_prompt_free(p);
+        calla_history_close(t.h);
+        end(&t);
+    }
+}
+
+/* A call that the prompt began and the model ended. */
+static void test_forced(void **state) {
+    (void)state;
+    struct talk t = {.h = open_history(1 << 20), .options = {.force_call = "get_weather"}};
+    say(&t, "user", "Weather?");
+    turn(&t, "<parameter=city>\nOslo\n</parameter>\n</function>\n</tool_call>", 1);
+    t.options.force_call = NULL;
+    say(&t, "tool", "Cold.");
+    struct calla_prompt *p = ask(&t);
     check_mapping(p, &t.prompt);
-    assert_int_equal(t.known, t.prompt.len);
-    assert_int_equal(t.prompt.len, t.whole.len);
+    assert_int_equal(t.known, t.whole.len);
     assert_int_equal(common(&t.prompt, &t.whole), t.whole.len);
     calla_prompt_free(p);
     calla_history_close(t.h);
@@ -360,6 +384,16 @@ static void test_raw(void **state) {
     assert_int_equal(known, ids.len);
     assert_memory_equal(out.data, ids.data, ids.len * sizeof *ids.data);
     calla_prompt_free(p);
+    /* another control token before the same text is another text */
+    static const char other[] = "head<|im_end|>user\nHello<|im_end|>\n";
+    size_t head = 0;
+    while (!calla_token_is_control(tok, ids.data[head])) head++;
+    out.len = 0;
+    assert_int_equal(calla_prompt_raw(other, sizeof other - 1, true, &p, NULL), 0);
+    assert_int_equal(calla_prompt_encode_known(p, tok, h, 1, &out, &known, NULL), 0);
+    assert_int_equal(known, head);
+    calla_prompt_free(p);
+    out.len = ids.len;
     struct str longer = {0};
     str_printf(&longer, "%s<|im_start|>\xFF", text);
     assert_int_equal(calla_prompt_raw(longer.data, longer.len, true, &broken, NULL), 0);
@@ -382,12 +416,11 @@ static void test_raw(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_keeps_ids),      cmocka_unit_test(test_falls_back),
-                                       cmocka_unit_test(test_spelled_tag),    cmocka_unit_test(test_broken_bytes),
-                                       cmocka_unit_test(test_not_normal),     cmocka_unit_test(test_continued),
-                                       cmocka_unit_test(test_variants),       cmocka_unit_test(test_conversations),
-                                       cmocka_unit_test(test_edited),         cmocka_unit_test(test_random),
-                                       cmocka_unit_test(test_forged),         cmocka_unit_test(test_salt),
-                                       cmocka_unit_test(test_not_remembered), cmocka_unit_test(test_raw)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keeps_ids),    cmocka_unit_test(test_falls_back),     cmocka_unit_test(test_spelled_tag),
+        cmocka_unit_test(test_broken_bytes), cmocka_unit_test(test_not_normal),     cmocka_unit_test(test_continued),
+        cmocka_unit_test(test_forced),       cmocka_unit_test(test_variants),       cmocka_unit_test(test_conversations),
+        cmocka_unit_test(test_edited),       cmocka_unit_test(test_random),         cmocka_unit_test(test_forged),
+        cmocka_unit_test(test_salt),         cmocka_unit_test(test_not_remembered), cmocka_unit_test(test_raw)};
     return RUN_TALKS(tests);
 }
