@@ -89,23 +89,25 @@ bool calla_prompt_thinking(const struct calla_prompt *p);
 const char *calla_prompt_opening(const struct calla_prompt *p, size_t *n);
 
 /* ---- history: text that comes back keeps its ids ---- */
-/* A model may cut a text into other tokens than the tokenizer would. When a client sends an answer back in the next request, its text is therefore looked up
- * here, so that prompt and answer keep the ids they had and the prefix cache finds them. One history serves one tokenizer and all threads. */
+/* A model may cut a text into other tokens than the tokenizer would. When a client sends an answer back in the next request, its text is
+ * therefore looked up here, so that prompt and answer keep the ids they had and the prefix cache finds them. One history serves one
+ * tokenizer and all threads. */
 struct calla_history;
 /* max_bytes bounds what is remembered, table included; the least recently used goes first. Too little for anything (0) is allowed. */
 int calla_history_open(struct calla_history **out, size_t max_bytes, struct calla_error *err);
 void calla_history_close(struct calla_history *h);
-/* Remember that this prompt had these ids and that these were generated after it (a stop id at the end is left out); n_generated may be 0. Nothing is borrowed.
- * A prompt without a control token of the template, and ids with other control tokens than the prompt has, are not remembered; nor is what memory does not suffice for.
- * Texts under one salt are not seen under another. h NULL does nothing. */
-void calla_history_add(struct calla_history *h, const struct calla_prompt *prompt, const struct calla_tokenizer *tok, const int32_t *prompt_ids,
-                       size_t n_prompt, const int32_t *generated, size_t n_generated, uint64_t salt);
-/* As calla_prompt_encode, but the longest remembered beginning of the prompt that ends before a control token of the template (or where the prompt does) keeps
- * its ids: of texts remembered in several ways, those that continue the latest remembered whole that the prompt begins with. *known (or NULL): how many ids at the front came from memory. h NULL: all is encoded. */
+/* Remember that this prompt had these ids and that these were generated after it (a stop id at the end is left out); n_generated may be 0.
+ * Nothing is borrowed. A prompt without a control token of the template, and ids with other control tokens than the prompt has, are not
+ * remembered; nor is what memory does not suffice for. Texts under one salt are not seen under another. h NULL does nothing. */
+void calla_history_add(struct calla_history *h, const struct calla_prompt *prompt, const struct calla_tokenizer *tok,
+                       const int32_t *prompt_ids, size_t n_prompt, const int32_t *generated, size_t n_generated, uint64_t salt);
+/* As calla_prompt_encode, but the longest remembered beginning of the prompt that ends before a control token of the template (or where the
+ * prompt does) keeps its ids: of texts remembered in several ways, those that continue the latest remembered whole that the prompt begins
+ * with. *known (or NULL): how many ids at the front came from memory. h NULL: all is encoded. */
 int calla_prompt_encode_known(const struct calla_prompt *p, const struct calla_tokenizer *tok, struct calla_history *h, uint64_t salt,
                               struct calla_ids *out, size_t *known, struct calla_error *err);
-/* Where the assistant's turns begin: the numbers of ids up to just after each "<|im_start|>assistant\n", ascending, the last `max` of them; returns how many.
- * What was generated behind such a place may come back without its think block; the ids before it stay. */
+/* Where the assistant's turns begin: the numbers of ids up to just after each "<|im_start|>assistant\n", ascending, the last `max` of them;
+ * returns how many. What was generated behind such a place may come back without its think block; the ids before it stay. */
 size_t calla_prompt_marks(const struct calla_tokenizer *tok, const int32_t *ids, size_t n, size_t *marks, size_t max);
 
 /* ---- the parser of answers: content, reasoning, tool calls ---- */
