@@ -6,7 +6,7 @@ set_target_properties(calla_static PROPERTIES OUTPUT_NAME calla)
 foreach(room base checkpoint text backend model engine)
   target_sources(calla_static PRIVATE $<TARGET_OBJECTS:room_${room}>)
 endforeach()
-target_link_libraries(calla_static PUBLIC PkgConfig::PCRE2 PkgConfig::UTF8PROC Threads::Threads m)
+target_link_libraries(calla_static PUBLIC PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZSTD Threads::Threads m)
 file(WRITE ${CMAKE_BINARY_DIR}/calla.pc
 "prefix=${CMAKE_INSTALL_PREFIX}
 libdir=\${prefix}/${CMAKE_INSTALL_LIBDIR}
@@ -15,7 +15,7 @@ includedir=\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}
 Name: calla
 Description: inference engine for Qwen3.6-35B-A3B in MLX 4-bit
 Version: ${PROJECT_VERSION}
-Requires.private: libpcre2-8 libutf8proc
+Requires.private: libpcre2-8 libutf8proc libzstd
 Libs: -L\${libdir} -lcalla
 Libs.private: -lpthread -lm
 Cflags: -I\${includedir}

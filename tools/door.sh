@@ -35,6 +35,7 @@ door_apt_name() {
     pc:libmicrohttpd) echo libmicrohttpd-dev ;;
     pc:libpcre2-8) echo libpcre2-dev ;;
     pc:libutf8proc) echo libutf8proc-dev ;;
+    pc:libzstd) echo libzstd-dev ;;
     pc:libedit) echo libedit-dev ;;
     pc:libcrypto) echo libssl-dev ;;
     pc:cmocka) echo libcmocka-dev ;;
@@ -56,6 +57,7 @@ door_brew_name() {
     pc:libmicrohttpd) echo libmicrohttpd ;;
     pc:libpcre2-8) echo pcre2 ;;
     pc:libutf8proc) echo utf8proc ;;
+    pc:libzstd) echo zstd ;;
     pc:cmocka) echo cmocka ;;
     cmake | ninja | git | curl | clang-format) echo "$1" ;;
     python3 | venv) echo python ;;
@@ -65,7 +67,7 @@ door_brew_name() {
 }
 
 door_install() {
-    needs="cc cmake ninja pkg-config pc:libmicrohttpd pc:libpcre2-8 pc:libutf8proc"
+    needs="cc cmake ninja pkg-config pc:libmicrohttpd pc:libpcre2-8 pc:libutf8proc pc:libzstd"
     [ "$(uname)" = Darwin ] || needs="$needs pc:libedit pc:libcrypto"
     [ "${1:-c}" = test ] && needs="$needs c++ clang libfuzzer pc:cmocka python3 venv git curl"
     missing=$(door_missing "$needs")
