@@ -94,6 +94,10 @@ struct backend_ops {
     int (*buffer_read)(struct backend *, const struct be_buffer *, size_t offset, void *out, size_t n, struct calla_error *);
     int (*buffer_write)(struct backend *, struct be_buffer *, size_t offset, const void *in, size_t n, struct calla_error *);
     int (*buffer_clear)(struct backend *, struct be_buffer *, size_t offset, size_t n, struct calla_error *);
+    /* Bytes from one buffer to another or, where they do not overlap, within one; done when it returns. */
+    int (*buffer_copy)(struct backend *, const struct be_buffer *from, size_t from_offset, struct be_buffer *to, size_t to_offset, size_t n, struct calla_error *);
+    /* Whether n float32 values at a byte offset are all finite. */
+    int (*buffer_finite)(struct backend *, const struct be_buffer *, size_t offset, size_t n, bool *finite, struct calla_error *);
     int (*weight_new)(struct backend *, const struct affine *, struct be_weight **out, struct calla_error *);
     void (*weight_free)(struct backend *, struct be_weight *);
     int (*vector_new)(struct backend *, const float *values, size_t n, struct be_vector **out, struct calla_error *);

@@ -51,12 +51,17 @@ static int check_options(struct model *m, const struct model_options *o, struct 
         return err_set(err, CALLA_E_INVALID, "a prompt chunk of %d rows asked for; it must be a multiple of %d, at most %d", chunk, BE_PAGE,
                        1 << 16);
     int per_sequence = (o->max_seq - 1) / BE_PAGE + 1;
-    if (o->pages < 0 || (!o->pages && per_sequence > INT32_MAX / o->max_sequences))
+    if (o->pages < 0 || o->pages > INT32_MAX / 2 || (!o->pages && per_sequence > INT32_MAX / 2 / o->max_sequences))
         return err_set(err, CALLA_E_INVALID, "%d KV pages asked for; at least 1 is needed", o->pages);
     m->max_seq = o->max_seq;
     m->max_sequences = o->max_sequences;
     m->chunk = chunk;
     m->pages = o->pages ? o->pages : per_sequence * o->max_sequences;
+    uint64_t cache = o->cache_bytes / state_block_bytes(&m->config, m->info.kv_bytes);
+    if (cache > (uint64_t)(INT32_MAX / 2 - m->pages))
+        return err_set(err, CALLA_E_INVALID, "a cache of %llu bytes asked for, more than can be counted in blocks",
+                       (unsigned long long)o->cache_bytes);
+    m->cache_blocks = (int)cache;
     m->max_rows = chunk + o->max_sequences;
     m->max_logits = o->max_sequences > LOGIT_ROWS ? o->max_sequences : LOGIT_ROWS;
     return 0;
@@ -70,10 +75,11 @@ static void make_plan(struct model *m) {
     p->weights_mapped = m->weights.text_bytes;
     p->weights_copied = 0;
     p->state = (state_recurrent_bytes(c) + state_conv_bytes(c)) * (uint64_t)m->max_sequences;
-    p->kv = state_kv_bytes(c, m->info.kv_bytes) * BE_PAGE * (uint64_t)m->pages;
+    p->kv = state_block_bytes(c, m->info.kv_bytes) * (uint64_t)m->pages;
+    p->cache = state_block_bytes(c, m->info.kv_bytes) * (uint64_t)m->cache_blocks;
     p->scratch = scratch_bytes(c, m->info.activation_bytes, m->max_rows, m->max_logits) + model_logits_bytes(m) +
                  be_ops(m->be)->workspace_bytes(m->be, &dims);
-    p->total = p->weights_mapped + p->weights_copied + p->state + p->kv + p->scratch;
+    p->total = p->weights_copied + p->state + p->kv + p->cache + p->scratch;
 }
 
 static double mb(uint64_t bytes) { return (double)bytes / 1e6; }
@@ -83,13 +89,12 @@ static int check_budget(const struct model *m, uint64_t cap, struct calla_error 
     uint64_t available = cap ? cap : memory_available();
     if (!available || p->total <= available) return 0;
     const char *what = cap ? "--memory allows" : "are available";
-    if (p->weights_mapped + p->weights_copied > available)
-        return err_set(err, CALLA_E_BUDGET, "the weights alone need %.0f MB and %s %.0f MB; %s", mb(p->weights_mapped + p->weights_copied),
-                       what, mb(available), cap ? "raise --memory" : "to run from disk all the same, slowly, set --memory");
+    const char *lower = p->kv >= p->state ? "--max-seq (or --parallel)" : "--parallel (or --max-seq)";
+    if (p->cache >= p->kv && p->cache >= p->state) lower = "--cache-bytes";
     return err_set(err, CALLA_E_BUDGET,
-                   "needed are %.0f MB (weights %.0f, sequence states %.0f, KV cache %.0f, work %.0f) and %s %.0f MB; lower %s",
-                   mb(p->total), mb(p->weights_mapped + p->weights_copied), mb(p->state), mb(p->kv), mb(p->scratch), what, mb(available),
-                   p->kv >= p->state ? "--max-seq (or --parallel)" : "--parallel (or --max-seq)");
+                   "needed are %.0f MB besides the weights' file pages (sequence states %.0f, KV cache %.0f, prefix cache %.0f, work %.0f) "
+                   "and %s %.0f MB; lower %s",
+                   mb(p->total), mb(p->state), mb(p->kv), mb(p->cache), mb(p->scratch), what, mb(available), lower);
 }
 
 /* ---- opening ---- */
@@ -129,7 +134,8 @@ static int allocate(struct model *m, const struct model_options *o, struct calla
     m->weights.vision_bytes = vision; /* skipped tensors count once */
     if (!rc) rc = be_ops(m->be)->prepare(m->be, &dims, err);
     if (!rc) rc = scratch_new(&m->scratch, m->be, &m->config, m->max_rows, m->max_logits, err);
-    if (!rc) rc = states_new(&m->states, m->be, &m->config, m->max_sequences, m->max_seq, m->pages, m->info.kv_bytes, err);
+    if (!rc)
+        rc = states_new(&m->states, m->be, &m->config, m->max_sequences, m->max_seq, m->pages + m->cache_blocks, m->info.kv_bytes, err);
     if (rc) return rc;
     m->ids = mem_array((size_t)m->max_rows, sizeof *m->ids);
     m->pick = mem_array((size_t)m->max_logits, sizeof *m->pick);

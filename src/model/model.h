@@ -1,4 +1,4 @@
-/* model/model.h - the room's door: a loaded model, its KV pages, its sequences, and one forward pass over a batch of spans.
+/* model/model.h - the room's door: a loaded model, its pool of blocks, its sequences and snapshots, and one forward pass.
  *
  * Knows tensors and positions, not requests. One thread at a time. Everything a pass needs is allocated in model_open: a pass allocates
  * nothing.
@@ -13,16 +13,19 @@ struct model_options {
     const char *dir;
     const char *backend; /* NULL: auto */
     struct be_options be;
-    int max_seq;       /* positions a sequence may have */
-    int max_sequences; /* states that exist at once */
-    int chunk;         /* prompt rows in one pass; 0: the back end's */
-    int pages;         /* KV pages in the pool; 0: max_sequences * ceil(max_seq / BE_PAGE) */
-    uint64_t memory;   /* cap in bytes; 0: what the machine has now */
+    int max_seq;          /* positions a sequence may have */
+    int max_sequences;    /* states that exist at once */
+    int chunk;            /* prompt rows in one pass; 0: the back end's */
+    int pages;            /* KV pages in the pool; 0: max_sequences * ceil(max_seq / BE_PAGE) */
+    uint64_t cache_bytes; /* besides: whole blocks of as many bytes at most, for snapshots and shared pages; 0: none */
+    uint64_t memory;      /* cap in bytes on all but the weights' file pages; 0: what the machine has now */
     void (*progress)(void *, uint64_t, uint64_t);
     void *ctx;
 };
+/* kv: the pages of sequences; cache: further blocks of the same pool. total: all but weights_mapped, whose pages the system may drop and
+ * read again. */
 struct model_plan {
-    uint64_t weights_mapped, weights_copied, state, kv, scratch, total;
+    uint64_t weights_mapped, weights_copied, state, kv, cache, scratch, total;
 };
 
 struct model;    /* fields in model_private.h, for the room and its tests */
@@ -49,7 +52,41 @@ void sequence_free(struct model *m, struct sequence *s); /* its pages go back to
 int sequence_position(const struct sequence *s);
 /* Make sure pages exist for positions below `end`; CALLA_E_BUDGET when the pool is empty (nothing changes). */
 int sequence_reserve(struct model *m, struct sequence *s, int end, struct calla_error *err);
-int model_pages_free(const struct model *m);
+
+/* ---- blocks and snapshots ----
+ * The pool is one budget of equal blocks with reference counts: KV pages of running sequences, pages that several share, snapshots. */
+int model_blocks(const struct model *m);
+int model_blocks_free(const struct model *m);
+uint64_t model_block_bytes(const struct model *m);
+uint64_t model_page_bytes(const struct model *m); /* of a page's canonical bytes: [attention layer][k, v][kv head][BE_PAGE][head_dim] */
+int model_max_snapshots(const struct model *m);
+int model_snapshot_blocks(const struct model *m, int n_tail); /* blocks that a snapshot takes, n_tail positions behind a page's border */
+
+/* Page i of a sequence. To be shared it must be full, i < position / BE_PAGE: only then it never changes. */
+int32_t sequence_page(const struct sequence *s, int i);
+void page_hold(struct model *m, int32_t page);
+void page_drop(struct model *m, int32_t page); /* back to the pool with the last holder */
+int page_holders(const struct model *m, int32_t page);
+
+struct snapshot; /* recurrent and convolution state at one position, and a copy of the page that was not full there */
+/* Of a sequence that is in no pass. CALLA_E_BUDGET: too few blocks; CALLA_E_BACKEND: the state is not finite, and nothing is kept. */
+int snapshot_take(struct model *m, struct sequence *s, struct snapshot **out, struct calla_error *err);
+void snapshot_free(struct model *m, struct snapshot *snap);
+/* Begin a fresh sequence where the snapshot was taken: it shares the n_full pages before and copies the rest. CALLA_E_BUDGET: no block for
+ * the copy of the partial page (nothing changes). After another error the sequence can only be freed. */
+int sequence_adopt(struct model *m, struct sequence *s, const int32_t *pages, int n_full, const struct snapshot *snap,
+                   struct calla_error *err);
+
+/* Canonical bytes, the same on every back end: a page (model_page_bytes), and a snapshot: float32 recurrent [gdn layer][value
+ * head][value_dim][key_dim], float32 convolution [gdn layer][3][channels], and with n_tail > 0 one page whose rows from n_tail on are zero.
+ */
+uint64_t snapshot_bytes(const struct model *m, int n_tail);
+int page_read(struct model *m, int32_t page, void *out, struct calla_error *err);
+int page_load(struct model *m, const void *bytes, int32_t *out, struct calla_error *err); /* a page with one holder; CALLA_E_BUDGET */
+int snapshot_read(struct model *m, const struct snapshot *snap, void *out, struct calla_error *err);
+int snapshot_load(struct model *m, int n_tail, const void *bytes, struct snapshot **out, struct calla_error *err);
+/* Test hook: blocks that are free, now and later, hold NaN. */
+void model_poison_blocks(struct model *m);
 
 /* What one pass computes. */
 struct pass_span {

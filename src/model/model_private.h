@@ -1,6 +1,7 @@
 /* model/model_private.h - the fields of a model, for the room's own files and its tests.
  *
- * model.c opens and closes, pass.c runs passes. `runnable` is false for an inspected model: it has config, counts and plan, but no states.
+ * model.c opens and closes, pass.c runs passes, snapshot.c keeps and restores states. `runnable` is false for an inspected model: it has
+ * config, counts and plan, but no states.
  */
 #ifndef MODEL_PRIVATE_H
 #define MODEL_PRIVATE_H
@@ -20,7 +21,7 @@ struct model {
     struct states states;
     bool runnable;
 
-    int max_seq, max_sequences, chunk, pages, max_rows, max_logits;
+    int max_seq, max_sequences, chunk, pages, cache_blocks, max_rows, max_logits;
 
     /* the pass being put together, and the last one */
     int32_t *ids;          /* [max_rows] */

@@ -14,14 +14,13 @@ int sequence_new(struct model *m, struct sequence **out, struct calla_error *err
 void sequence_free(struct model *m, struct sequence *s) {
     if (!s) return;
     if (s->pending) model_wait(m, NULL); /* the device may still write its pages */
-    state_give(&m->states, s);
+    state_give(&m->states, m->be, s);
 }
 int sequence_position(const struct sequence *s) { return s->position; }
-int model_pages_free(const struct model *m) { return m->states.n_free; }
 
 static int no_pages(const struct model *m, int missing, struct calla_error *err) {
     return err_set(err, CALLA_E_BUDGET, "the KV cache is full: %d more pages of %d tokens needed, %d of %d free", missing, BE_PAGE,
-                   m->states.n_free, m->states.pages);
+                   m->states.n_free, m->states.blocks);
 }
 
 static int check_end(const struct model *m, const struct sequence *s, int64_t end, struct calla_error *err) {

@@ -21,18 +21,57 @@ static int buffer(struct backend *be, uint64_t bytes, struct be_buffer *out, str
 
 static int no_memory(struct calla_error *err) { return err_set(err, CALLA_E_MEMORY, "no memory for the sequences' tables"); }
 
-int states_new(struct states *s, struct backend *be, const struct model_config *c, int count, int max_seq, int pages, int kv_bytes,
+uint64_t state_block_bytes(const struct model_config *c, int kv_bytes) {
+    uint64_t page = state_kv_bytes(c, kv_bytes) * BE_PAGE;
+    return page ? page : 1u << 16; /* without attention layers there are no pages, but still snapshots */
+}
+
+static int blocks_of_state(const struct model_config *c, int kv_bytes) {
+    uint64_t block = state_block_bytes(c, kv_bytes);
+    return (int)((state_recurrent_bytes(c) + state_conv_bytes(c) + block - 1) / block);
+}
+
+/* Snapshots that fit a pool of nothing else: each has its state and may have a tail. */
+static int most_snapshots(int blocks, int state_blocks) { return blocks / (state_blocks ? state_blocks : 1); }
+
+uint64_t state_table_bytes(const struct model_config *c, int kv_bytes, int count, int max_seq, int blocks) {
+    uint64_t each = (uint64_t)blocks_of_state(c, kv_bytes), snapshots = (uint64_t)most_snapshots(blocks, (int)each);
+    return (uint64_t)blocks * 2 * sizeof(int32_t) + (uint64_t)count * (uint64_t)((max_seq - 1) / BE_PAGE + 1) * sizeof(int32_t) +
+           snapshots * (sizeof(struct snapshot) + each * sizeof(int32_t));
+}
+
+static int new_tables(struct states *s, struct calla_error *err) {
+    size_t table, pieces, n = (size_t)s->blocks;
+    s->all = mem_calloc((size_t)s->count, sizeof *s->all);
+    s->free_blocks = mem_array(n, sizeof *s->free_blocks);
+    s->refs = mem_calloc(n, sizeof *s->refs);
+    s->snapshots = mem_calloc((size_t)s->max_snapshots, sizeof *s->snapshots);
+    if (mem_mul((size_t)s->count, (size_t)s->max_pages, &table)) s->tables = mem_array(table, sizeof *s->tables);
+    if (mem_mul((size_t)s->max_snapshots, (size_t)s->state_blocks, &pieces))
+        s->snapshot_blocks = mem_array(pieces, sizeof *s->snapshot_blocks);
+    if (!s->all || !s->free_blocks || !s->refs || !s->snapshots || !s->tables || !s->snapshot_blocks) return no_memory(err);
+    while (s->n_free < s->blocks) { /* block 0 on top of the stack */
+        s->free_blocks[s->n_free] = s->blocks - 1 - s->n_free;
+        s->n_free++;
+    }
+    for (int i = s->max_snapshots - 1; i >= 0; i--) {
+        s->snapshots[i] = (struct snapshot){.blocks = s->snapshot_blocks + (size_t)i * (size_t)s->state_blocks, .next = s->spare};
+        s->spare = &s->snapshots[i];
+    }
+    return 0;
+}
+
+int states_new(struct states *s, struct backend *be, const struct model_config *c, int count, int max_seq, int blocks, int kv_bytes,
                struct calla_error *err) {
-    *s = (struct states){.count = count, .pages = pages, .max_pages = (max_seq - 1) / BE_PAGE + 1};
+    *s = (struct states){.count = count, .blocks = blocks, .max_pages = (max_seq - 1) / BE_PAGE + 1};
     s->recurrent_bytes = state_recurrent_bytes(c);
     s->conv_bytes = state_conv_bytes(c);
     s->page_bytes = state_kv_bytes(c, kv_bytes) * BE_PAGE;
-    size_t table;
-    s->all = mem_calloc((size_t)count, sizeof *s->all);
-    s->free_pages = mem_array((size_t)pages, sizeof *s->free_pages);
-    if (mem_mul((size_t)count, (size_t)s->max_pages, &table)) s->tables = mem_array(table, sizeof *s->tables);
-    int rc = s->all && s->free_pages && s->tables ? 0 : no_memory(err);
-    if (!rc) rc = buffer(be, s->page_bytes * (uint64_t)pages, &s->pool, err);
+    s->block_bytes = state_block_bytes(c, kv_bytes);
+    s->state_blocks = blocks_of_state(c, kv_bytes);
+    s->max_snapshots = most_snapshots(blocks, s->state_blocks);
+    int rc = new_tables(s, err);
+    if (!rc) rc = buffer(be, s->block_bytes * (uint64_t)blocks, &s->pool, err);
     for (int i = 0; i < count && !rc; i++) {
         struct sequence *q = &s->all[i];
         rc = buffer(be, s->recurrent_bytes, &q->be.recurrent, err);
@@ -40,15 +79,8 @@ int states_new(struct states *s, struct backend *be, const struct model_config *
         q->be.pool = s->pool;
         q->be.pages = s->tables + (size_t)i * (size_t)s->max_pages;
     }
-    if (rc) {
-        states_free(s, be);
-        return rc;
-    }
-    while (s->n_free < pages) { /* page 0 on top of the stack */
-        s->free_pages[s->n_free] = pages - 1 - s->n_free;
-        s->n_free++;
-    }
-    return 0;
+    if (rc) states_free(s, be);
+    return rc;
 }
 
 void states_free(struct states *s, struct backend *be) {
@@ -59,11 +91,37 @@ void states_free(struct states *s, struct backend *be) {
     }
     if (s->pool.data) be_ops(be)->buffer_free(be, &s->pool);
     mem_free(s->all);
-    mem_free(s->free_pages);
+    mem_free(s->free_blocks);
+    mem_free(s->refs);
     mem_free(s->tables);
+    mem_free(s->snapshots);
+    mem_free(s->snapshot_blocks);
     *s = (struct states){0};
 }
 
+/* ---- blocks ---- */
+int32_t block_take(struct states *s) {
+    int32_t block = s->free_blocks[--s->n_free];
+    s->refs[block] = 1;
+    return block;
+}
+
+void block_drop(struct states *s, struct backend *be, int32_t block) {
+    if (--s->refs[block] > 0) return;
+    s->free_blocks[s->n_free++] = block;
+    if (s->poison) states_poison(s, be, block);
+}
+
+void states_poison(struct states *s, struct backend *be, int32_t block) {
+    uint8_t nan[4096];
+    memset(nan, 0xFF, sizeof nan); /* not a number in float32 and in bfloat16 */
+    for (uint64_t at = 0; at < s->block_bytes; at += sizeof nan) {
+        uint64_t left = s->block_bytes - at;
+        be_ops(be)->buffer_write(be, &s->pool, (uint64_t)block * s->block_bytes + at, nan, left < sizeof nan ? left : sizeof nan, NULL);
+    }
+}
+
+/* ---- sequences ---- */
 int state_take(struct states *s, struct backend *be, struct sequence **out, struct calla_error *err) {
     for (int i = 0; i < s->count; i++) {
         struct sequence *q = &s->all[i];
@@ -81,8 +139,8 @@ int state_take(struct states *s, struct backend *be, struct sequence **out, stru
     return err_set(err, CALLA_E_BUDGET, "all %d sequences are in use; free one, or raise --parallel", s->count);
 }
 
-void state_give(struct states *s, struct sequence *q) {
-    while (q->be.page_count > 0) s->free_pages[s->n_free++] = q->be.pages[--q->be.page_count];
+void state_give(struct states *s, struct backend *be, struct sequence *q) {
+    while (q->be.page_count > 0) block_drop(s, be, q->be.pages[--q->be.page_count]);
     q->used = false;
     q->pending = false;
 }
@@ -93,5 +151,5 @@ int state_pages_missing(const struct sequence *q, int end) {
 }
 
 void state_add_pages(struct states *s, struct sequence *q, int end) {
-    for (int n = state_pages_missing(q, end); n > 0; n--) q->be.pages[q->be.page_count++] = s->free_pages[--s->n_free];
+    for (int n = state_pages_missing(q, end); n > 0; n--) q->be.pages[q->be.page_count++] = block_take(s);
 }

@@ -80,6 +80,31 @@ static int buffer_clear(struct backend *be, struct be_buffer *b, size_t offset, 
     return rc;
 }
 
+static int buffer_copy(struct backend *be, const struct be_buffer *from, size_t from_offset, struct be_buffer *to, size_t to_offset, size_t n,
+                       struct calla_error *err) {
+    (void)be;
+    int rc = inside(from, from_offset, n, err);
+    if (rc == 0) rc = inside(to, to_offset, n, err);
+    if (rc == 0 && n) memcpy((char *)to->data + to_offset, (const char *)from->data + from_offset, n);
+    return rc;
+}
+
+static int buffer_finite(struct backend *be, const struct be_buffer *b, size_t offset, size_t n, bool *finite, struct calla_error *err) {
+    (void)be;
+    size_t bytes;
+    if (!mem_mul(n, sizeof(float), &bytes)) return err_set(err, CALLA_E_INTERNAL, "cpu: %zu values of a buffer of %zu bytes", n, b->bytes);
+    int rc = inside(b, offset, bytes, err);
+    if (rc) return rc;
+    const char *p = (const char *)b->data + offset;
+    uint32_t worst = 0; /* the exponent's bits, all of them set where a value is infinite or NaN */
+    for (size_t i = 0; i < n; i++) {
+        uint32_t exponent = num_load32(p + i * sizeof(float)) & 0x7F800000u;
+        worst = exponent > worst ? exponent : worst;
+    }
+    *finite = worst != 0x7F800000u;
+    return 0;
+}
+
 /* ---- weights ---- */
 
 static int weight_new(struct backend *be, const struct affine *a, struct be_weight **out, struct calla_error *err) {
@@ -165,6 +190,8 @@ int cpu_open(struct backend **out, const struct be_options *options, struct call
         .buffer_read = buffer_read,
         .buffer_write = buffer_write,
         .buffer_clear = buffer_clear,
+        .buffer_copy = buffer_copy,
+        .buffer_finite = buffer_finite,
         .weight_new = weight_new,
         .weight_free = weight_free,
         .vector_new = vector_new,

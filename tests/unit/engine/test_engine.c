@@ -243,7 +243,7 @@ static void a_full_context_ends(void **state) {
     p.n_prompt = 639;
     serve(e, &p, &got);
     assert_int_equal(got.n, 1);
-    assert_int_equal(model_pages_free(e->model), 10);
+    assert_int_equal(model_blocks_free(e->model), 10);
     calla_engine_close(e);
 }
 

@@ -63,11 +63,11 @@ static void plan(void **state) {
     assert_true(p.state == 3 * model_state_bytes(m));
     assert_true(p.kv == 3 * 256 * model_kv_bytes(m));
     assert_true(p.weights_mapped == model_weights(m)->text_bytes);
-    assert_true(p.total == p.weights_mapped + p.weights_copied + p.state + p.kv + p.scratch);
+    assert_true(p.total == p.weights_copied + p.state + p.kv + p.cache + p.scratch);
     assert_int_equal(model_max_rows(m), model_chunk(m) + 3);
     assert_int_equal(model_max_logits(m), 64);
     assert_int_equal(model_max_seq(m), 256);
-    assert_int_equal(model_pages_free(m), 12);
+    assert_int_equal(model_blocks_free(m), 12);
     assert_true(c->hidden == 128);
     /* what was mapped is what was planned, but for the last page of each buffer and small heap blocks */
     uint64_t mapped = mem_mapped() - before, planned = p.state + p.kv + p.scratch;
@@ -94,9 +94,13 @@ static void budget(void **state) {
     assert_true(mem_mapped() == mapped);
     assert_non_null(strstr(err.message, "--memory"));
     assert_non_null(strstr(err.message, "--parallel"));
-    o.memory = p.weights_mapped - 1;
+    o.cache_bytes = 64u << 20; /* whole blocks */
+    o.memory = p.total + o.cache_bytes - 1;
     assert_int_equal(try_open(o, &err), CALLA_E_BUDGET);
-    assert_non_null(strstr(err.message, "the weights alone"));
+    assert_non_null(strstr(err.message, "lower --cache-bytes"));
+    o.memory++;
+    assert_int_equal(try_open(o, &err), 0);
+    o.cache_bytes = 0;
     /* where the KV cache is the large part, --max-seq is named first */
     o.memory = 1ull << 30;
     o.max_seq = 262144;
@@ -201,15 +205,15 @@ static void sequences(void **state) {
     assert_int_equal(sequence_new(m, &s[3], &err), CALLA_E_BUDGET);
     assert_int_equal(sequence_position(s[0]), 0);
     assert_int_equal(sequence_reserve(m, s[0], 0, &err), 0);
-    assert_int_equal(model_pages_free(m), 6);
+    assert_int_equal(model_blocks_free(m), 6);
     assert_int_equal(sequence_reserve(m, s[0], 1, &err), 0);
-    assert_int_equal(model_pages_free(m), 5);
+    assert_int_equal(model_blocks_free(m), 5);
     assert_int_equal(sequence_reserve(m, s[0], 64, &err), 0);
-    assert_int_equal(model_pages_free(m), 5);
+    assert_int_equal(model_blocks_free(m), 5);
     assert_int_equal(sequence_reserve(m, s[0], 65, &err), 0);
-    assert_int_equal(model_pages_free(m), 4);
+    assert_int_equal(model_blocks_free(m), 4);
     assert_int_equal(sequence_reserve(m, s[1], 256, &err), 0);
-    assert_int_equal(model_pages_free(m), 0);
+    assert_int_equal(model_blocks_free(m), 0);
     assert_int_equal(sequence_reserve(m, s[2], 1, &err), CALLA_E_BUDGET);
     assert_int_equal(sequence_reserve(m, s[0], 257, &err), CALLA_E_TOO_LONG);
     for (int i = 0; i < 2; i++) /* no page twice */
@@ -217,10 +221,10 @@ static void sequences(void **state) {
             for (int j = 0; j < 2; j++)
                 for (int l = 0; l < s[j]->be.page_count; l++) assert_true((i == j && k == l) || s[i]->be.pages[k] != s[j]->be.pages[l]);
     sequence_free(m, s[1]);
-    assert_int_equal(model_pages_free(m), 4);
+    assert_int_equal(model_blocks_free(m), 4);
     sequence_free(m, s[0]);
     sequence_free(m, s[2]);
-    assert_int_equal(model_pages_free(m), 6);
+    assert_int_equal(model_blocks_free(m), 6);
     sequence_free(m, NULL);
     model_close(m);
 }
@@ -258,7 +262,7 @@ static void refused_pass(void **state) {
     assert_int_equal(model_tokens(m, &slot, 1, ids, &err), CALLA_E_INTERNAL);
     assert_int_equal(model_logits(m, 0, &logits, &err), CALLA_E_INTERNAL); /* no pass yet */
     assert_int_equal(sequence_position(a), 0);
-    assert_int_equal(model_pages_free(m), 4); /* nothing changed */
+    assert_int_equal(model_blocks_free(m), 4); /* nothing changed */
 
     assert_int_equal(model_prefill(m, a, ids, 200, 0, &err), 0); /* takes all 4 pages */
     assert_int_equal(model_logits(m, 0, &logits, &err), 0);
