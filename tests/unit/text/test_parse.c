@@ -6,6 +6,7 @@
 static void test_content(void **state) {
     (void)state;
     expect("", "");
+    expect_with((struct setup){.truncated = true}, "", "");
     expect("Hello there.", "C{Hello there.}");
     expect("a < b <b>x</b> <tool_box>", "C{a < b <b>x</b> <tool_box>}");
     expect("\n  kept \n", "C{\n  kept \n}");
