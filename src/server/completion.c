@@ -124,7 +124,9 @@ int completion_chat(struct completion **out, struct server *server, const struct
     c->chat = r;
     if (r->chat.force_call && !*r->chat.force_call) c->names = (struct names){server->tokenizer, r->names, r->n_names};
     int rc = calla_chat_render(r->messages.p, r->messages.n, r->tools.n ? r->tools.p : NULL, r->tools.n, &r->chat, &c->prompt, err);
-    if (rc == 0) rc = calla_prompt_encode(c->prompt, server->tokenizer, &c->prompts[0], err);
+    if (rc == 0) {
+        rc = calla_prompt_encode_known(c->prompt, server->tokenizer, server->history, c->options->salt, &c->prompts[0], NULL, err);
+    }
     if (rc == 0) rc = open_all(c, err);
     if (rc == 0) *out = c;
     else completion_free(c, false);
@@ -257,6 +259,10 @@ static int finish(struct completion *c, bool truncated) {
     static const char *const reasons[] = {[METRICS_STOP] = "stop", [METRICS_LENGTH] = "length", [METRICS_TOOL_CALLS] = "tool_calls"};
     if (rc == 0) rc = c->sink->finish(c->sink->ctx, choice_index(c), reasons[outcome]);
     choice->done = true;
+    if (rc == 0 && c->chat) {
+        calla_history_add(c->server->history, c->prompt, c->server->tokenizer, choice->prompt->data, choice->prompt->len, choice->ids.data,
+                          choice->ids.len, c->options->salt);
+    }
     atomic_fetch_add(&m->choices[outcome], 1);
     metrics_observe(&m->duration, (double)(clock_ns() - c->submitted) / 1e9);
     return rc;

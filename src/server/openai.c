@@ -80,6 +80,14 @@ static int read_stops(struct openai_options *o, const struct json *root, struct 
     return 0;
 }
 
+/* 64 bits of a salt (FNV-1a, then a mixing step); none is 0. */
+static uint64_t salt_of(struct slice text) {
+    uint64_t h = 0xCBF29CE484222325ull;
+    if (!text.n) return 0;
+    for (size_t i = 0; i < text.n; i++) h = (h ^ (unsigned char)text.p[i]) * 0x100000001B3ull;
+    return num_random(h, 0) | 1;
+}
+
 static int read_shared(struct openai_options *o, const struct json *root, const struct calla_sampling *defaults, int32_t vocab,
                        struct arena *arena, struct calla_error *err) {
     int64_t n = 1;
@@ -101,7 +109,9 @@ static int read_shared(struct openai_options *o, const struct json *root, const 
     struct slice text;
     const struct json *object;
     if ((rc = field_string(root, "", "user", &text, err)) != 0) return rc;
+    text = (struct slice){0};
     if ((rc = field_string(root, "", "cache_salt", &text, err)) != 0) return rc;
+    o->salt = salt_of(text);
     return field_object(root, "", "metadata", &object, err);
 }
 

@@ -22,6 +22,7 @@ struct openai_options {
     int top; /* -1: no log probabilities, else alternatives per token */
     const char *const *stop;
     size_t n_stop;
+    uint64_t salt;  /* of cache_salt: what one salt's prompts leave in the caches serves no other's */
 };
 
 struct chat_request {

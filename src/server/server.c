@@ -100,6 +100,7 @@ static void free_server(struct server *s) {
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->changed);
     free_options(&s->options);
+    calla_history_close(s->history);
     mem_free(s);
 }
 
@@ -131,6 +132,7 @@ void server_ready(struct server *s, struct calla_engine *engine, const struct ca
     s->tokenizer = tokenizer;
     calla_engine_info(engine, &s->info);
     if (!s->options.sampling) s->sampling = s->info.sampling;
+    calla_history_open(&s->history, SERVER_HISTORY, NULL); /* without it answers are right, only slower */
     atomic_store_explicit(&s->ready, true, memory_order_release);
 }
 

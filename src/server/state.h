@@ -19,6 +19,7 @@ struct connection;
 
 #define SERVER_BODY_LIMIT   ((size_t)32 << 20)
 #define SERVER_BODIES_LIMIT ((size_t)256 << 20) /* request bodies held at once, all connections together */
+#define SERVER_HISTORY      ((size_t)32 << 20)  /* bytes of text and ids that are remembered */
 #define SERVER_HEAD_LIMIT   ((size_t)72 << 10)  /* one connection's pool: 64 KiB of header and what libmicrohttpd needs beside it */
 
 enum server_phase { SERVER_SERVING, SERVER_DRAINING, SERVER_ENDING /* running requests end now */ };
@@ -29,6 +30,7 @@ struct server {
     const struct calla_tokenizer *tokenizer;
     struct calla_model_info info;
     struct calla_sampling sampling; /* defaults of requests */
+    struct calla_history *history;  /* ids of earlier prompts and answers; NULL: none is kept */
     atomic_bool ready;
     atomic_int phase; /* enum server_phase */
 
