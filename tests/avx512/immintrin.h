@@ -35,6 +35,7 @@ static inline __m256i emulated_dpbusd(__m256i sum, __m256i u, __m256i s) {
 EMULATED(emulated_i, zero, (void), _mm256_setzero_si256())
 EMULATED(emulated_i, set8, (char v), _mm256_set1_epi8(v))
 EMULATED(emulated_i, set32, (int v), _mm256_set1_epi32(v))
+EMULATED(emulated_f, zerof, (void), _mm256_setzero_ps())
 EMULATED(emulated_f, setf, (float v), _mm256_set1_ps(v))
 EMULATED(emulated_i, widen, (__m256i v), v)
 EMULATED(emulated_i, insert, (emulated_i v, __m256i high), i ? high : v.h[0])
@@ -49,6 +50,7 @@ static inline void emulated_store(float *p, emulated_f v) {
     for (int i = 0; i < 2; i++) _mm256_storeu_ps(p + 8 * i, v.h[i]);
 }
 #define _mm512_setzero_si512          emulated_zero
+#define _mm512_setzero_ps             emulated_zerof
 #define _mm512_set1_epi8              emulated_set8
 #define _mm512_set1_epi32             emulated_set32
 #define _mm512_set1_ps                emulated_setf

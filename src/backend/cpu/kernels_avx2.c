@@ -79,9 +79,9 @@ static inline __attribute__((always_inline)) void tile_group(const struct tile *
         __m256 scale = _mm256_set1_ps(x[r].scale[g]), sum = _mm256_set1_ps(x[r].sum[g]);
         UNROLL
         for (int h = 0; h < HALVES; h++) {
-            __m256 *l = &lanes[r].v[k][h];
-            *l = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r][h]), _mm256_mul_ps(t->scale[k][h], scale), *l);
-            *l = _mm256_fmadd_ps(t->bias[k][h], sum, *l);
+            __m256 l = g < LANES ? _mm256_setzero_ps() : lanes[r].v[k][h];
+            l = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot[r][h]), _mm256_mul_ps(t->scale[k][h], scale), l);
+            lanes[r].v[k][h] = _mm256_fmadd_ps(t->bias[k][h], sum, l);
         }
     }
 }
@@ -106,7 +106,7 @@ static void mul_tile(const struct weight_rows *w, int o, const struct act_row *x
     struct tile t;
     struct lanes lanes[ROWS];
     int groups = w->in / GROUP;
-    memset(lanes, 0, (size_t)rows * sizeof *lanes);
+    if (groups < LANES) memset(lanes, 0, (size_t)rows * sizeof *lanes); /* else each lane's first group sets it */
     for (int g0 = 0; g0 < groups; g0 += LANES) {
         int n = min_int(LANES, groups - g0);
         load_tile(&t, w, o, g0, n);

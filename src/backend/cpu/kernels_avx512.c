@@ -64,9 +64,9 @@ static inline __attribute__((always_inline)) void tile_group(const struct tile *
     }
     UNROLL
     for (int r = 0; r < rows; r++) {
-        __m512 *l = &lanes[r].v[k];
-        *l = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r]), _mm512_mul_ps(t->scale[k], _mm512_set1_ps(x[r].scale[g])), *l);
-        *l = _mm512_fmadd_ps(t->bias[k], _mm512_set1_ps(x[r].sum[g]), *l);
+        __m512 l = g < LANES ? _mm512_setzero_ps() : lanes[r].v[k];
+        l = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot[r]), _mm512_mul_ps(t->scale[k], _mm512_set1_ps(x[r].scale[g])), l);
+        lanes[r].v[k] = _mm512_fmadd_ps(t->bias[k], _mm512_set1_ps(x[r].sum[g]), l);
     }
 }
 
@@ -91,7 +91,7 @@ static void mul_tile(const struct weight_rows *w, int o, const struct act_row *x
     struct tile t;
     struct lanes lanes[ROWS];
     int groups = w->in / GROUP;
-    memset(lanes, 0, (size_t)rows * sizeof *lanes);
+    if (groups < LANES) memset(lanes, 0, (size_t)rows * sizeof *lanes); /* else each lane's first group sets it */
     for (int g0 = 0; g0 < groups; g0 += LANES) {
         int n = min_int(LANES, groups - g0);
         load_tile(&t, w, o, g0, n);

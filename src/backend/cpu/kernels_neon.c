@@ -186,9 +186,9 @@ static inline __attribute__((always_inline)) void tile_group(const struct tile *
     for (int r = 0; r < rows; r++) {
         UNROLL
         for (int h = 0; h < QUADS; h++) {
-            float32x4_t *l = &lanes[r].v[k][h];
-            *l = vfmaq_f32(*l, vcvtq_f32_s32(dot[r][h]), vmulq_n_f32(t->scale[k][h], x[r].scale[g]));
-            *l = vfmaq_n_f32(*l, t->bias[k][h], x[r].sum[g]);
+            float32x4_t l = g < LANES ? vdupq_n_f32(0) : lanes[r].v[k][h];
+            l = vfmaq_f32(l, vcvtq_f32_s32(dot[r][h]), vmulq_n_f32(t->scale[k][h], x[r].scale[g]));
+            lanes[r].v[k][h] = vfmaq_n_f32(l, t->bias[k][h], x[r].sum[g]);
         }
     }
 }
@@ -205,7 +205,7 @@ static void mul_tile(const struct weight_rows *w, int o, const struct act_row *x
     struct tile t;
     struct lanes lanes[ROWS];
     int groups = w->in / GROUP;
-    memset(lanes, 0, (size_t)rows * sizeof *lanes);
+    if (groups < LANES) memset(lanes, 0, (size_t)rows * sizeof *lanes); /* else each lane's first group sets it */
     for (int g0 = 0; g0 < groups; g0 += LANES) {
         int n = min_int(LANES, groups - g0);
         load_tile(&t, w, o, g0, n);

@@ -11,10 +11,11 @@
 
 enum {
     GROUP = 64,
-    LANES = 8,       /* groups taken together */
-    ABREAST = 2,     /* weight rows taken together along their length */
-    AHEAD = 2048,    /* bytes of codes that are fetched early */
-    FLOAT_ROWS = 16, /* activation rows that share float weights made once */
+    LANES = 8,         /* groups taken together */
+    AHEAD = 2048,      /* bytes of codes that are fetched early */
+    FLOAT_OUTS = 4,    /* weight rows made float together */
+    FLOAT_GROUPS = 8,  /* so many groups of each at a time: a part of the first cache */
+    FLOAT_ROWS = 32,   /* activation rows that share them */
 };
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
@@ -94,44 +95,32 @@ static inline __attribute__((always_inline)) __m256i eight_dots(const uint8_t *c
     return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
 }
 
-/* `count` (a constant) neighbouring weight rows from o on: several at once hide what follows each one's last product. */
-static inline __attribute__((always_inline)) void mul_rows(const struct weight_rows *w, int o, int count, const struct act_row *x, float *y) {
-    int groups = w->in / GROUP;
-    size_t row = (size_t)w->in / 2, small = (size_t)groups * 2;
-    const uint8_t *codes = w->codes + (size_t)o * row, *scales = w->scales + (size_t)o * small, *biases = w->biases + (size_t)o * small;
-    __m256 lane[ABREAST];
-    UNROLL
-    for (int i = 0; i < count; i++) lane[i] = _mm256_setzero_ps();
-    for (int g = 0; g < groups; g += LANES) {
-        int n = groups - g;
+/* One weight row. One at a time: memory serves one stream of codes better than two, and the fetches reach into the next row. */
+static inline float mul_row(const uint8_t *codes, const uint8_t *scales, const uint8_t *biases, int groups, const struct act_row *x) {
+    __m256 lane = _mm256_setzero_ps();
+    int g = 0;
+    for (; g + LANES <= groups; g += LANES) {
         const uint8_t *c = codes + (size_t)g * GROUP / 2;
-        const int8_t *q = x->q + (size_t)g * GROUP;
-        if (n >= LANES) {
-            __m256 scale = _mm256_loadu_ps(x->scale + g), sum = _mm256_loadu_ps(x->sum + g);
-            UNROLL
-            for (int i = 0; i < count; i++) {
-                for (int k = 0; k < LANES * GROUP / 2; k += 64) _mm_prefetch((const char *)c + i * row + k + AHEAD, _MM_HINT_T0);
-                __m256 dots = _mm256_cvtepi32_ps(eight_dots(c + i * row, q, LANES));
-                __m128i s = _mm_loadu_si128((const __m128i *)(scales + i * small + 2 * (size_t)g)), b = _mm_loadu_si128((const __m128i *)(biases + i * small + 2 * (size_t)g));
-                lane[i] = _mm256_fmadd_ps(dots, _mm256_mul_ps(bf16_floats(s), scale), lane[i]);
-                lane[i] = _mm256_fmadd_ps(bf16_floats(b), sum, lane[i]);
-            }
-        } else {
-            __m256 scale = float_load(x->scale + g, n), sum = float_load(x->sum + g, n);
-            for (int i = 0; i < count; i++) {
-                __m256 dots = _mm256_cvtepi32_ps(eight_dots(c + i * row, q, n));
-                lane[i] = _mm256_fmadd_ps(dots, _mm256_mul_ps(bf16_floats(bf16_load(scales + i * small + 2 * (size_t)g, n)), scale), lane[i]);
-                lane[i] = _mm256_fmadd_ps(bf16_floats(bf16_load(biases + i * small + 2 * (size_t)g, n)), sum, lane[i]);
-            }
-        }
+        for (int k = 0; k < LANES * GROUP / 2; k += 64) _mm_prefetch((const char *)c + k + AHEAD, _MM_HINT_T0);
+        __m256 dots = _mm256_cvtepi32_ps(eight_dots(c, x->q + (size_t)g * GROUP, LANES));
+        __m256 scale = bf16_floats(_mm_loadu_si128((const __m128i *)(scales + 2 * (size_t)g))), bias = bf16_floats(_mm_loadu_si128((const __m128i *)(biases + 2 * (size_t)g)));
+        lane = _mm256_fmadd_ps(dots, _mm256_mul_ps(scale, _mm256_loadu_ps(x->scale + g)), lane);
+        lane = _mm256_fmadd_ps(bias, _mm256_loadu_ps(x->sum + g), lane);
     }
-    UNROLL
-    for (int i = 0; i < count; i++) y[o + i] = add_lanes(lane[i]);
+    if (g < groups) {
+        int n = groups - g;
+        __m256 dots = _mm256_cvtepi32_ps(eight_dots(codes + (size_t)g * GROUP / 2, x->q + (size_t)g * GROUP, n));
+        __m256 scale = bf16_floats(bf16_load(scales + 2 * (size_t)g, n)), bias = bf16_floats(bf16_load(biases + 2 * (size_t)g, n));
+        lane = _mm256_fmadd_ps(dots, _mm256_mul_ps(scale, float_load(x->scale + g, n)), lane);
+        lane = _mm256_fmadd_ps(bias, float_load(x->sum + g, n), lane);
+    }
+    return add_lanes(lane);
 }
 
 static void along_rows(const struct weight_rows *w, int o, int outs, const struct act_row *x, float *y) {
-    for (; o + ABREAST <= outs; o += ABREAST) mul_rows(w, o, ABREAST, x, y);
-    for (; o < outs; o++) mul_rows(w, o, 1, x, y);
+    int groups = w->in / GROUP;
+    size_t row = (size_t)w->in / 2, small = (size_t)groups * 2;
+    for (; o < outs; o++) y[o] = mul_row(w->codes + (size_t)o * row, w->scales + (size_t)o * small, w->biases + (size_t)o * small, groups, x);
 }
 
 /* ---- turning small blocks for the tiles ---- */
@@ -175,53 +164,77 @@ static inline void turn_halves(const uint8_t *p, size_t stride, int n, __m256 *o
     }
 }
 
-/* ---- float32 rows: a group's weights are made float once for all rows; element i adds to accumulator i / 8 % 4, lane i % 8 ---- */
+/* ---- float32 rows: weights are made float once for many rows ---- */
 
-struct group_weights {
-    __m256 v[GROUP / 8];
+struct float_tile {
+    float v[FLOAT_OUTS][FLOAT_GROUPS * GROUP] __attribute__((aligned(32)));
 };
 
-static inline void unpack4(const uint8_t *codes, __m256 scale, __m256 bias, struct group_weights *out) {
+static inline void unpack4(const uint8_t *codes, __m256 scale, __m256 bias, float *out) {
     const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28), mask = _mm256_set1_epi32(15);
     for (int i = 0; i < GROUP / 8; i++) {
         __m256i c = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32((int)num_load32(codes + 4 * i)), shift), mask);
-        out->v[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(c), scale, bias);
+        _mm256_store_ps(out + 8 * i, _mm256_fmadd_ps(_mm256_cvtepi32_ps(c), scale, bias));
     }
 }
 
-static inline void unpack8(const uint8_t *codes, __m256 scale, __m256 bias, struct group_weights *out) {
-    for (int i = 0; i < GROUP / 8; i++)
-        out->v[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(codes + 8 * i)))), scale, bias);
+static inline void unpack8(const uint8_t *codes, __m256 scale, __m256 bias, float *out) {
+    for (int i = 0; i < GROUP / 8; i++) {
+        __m256i c = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(codes + 8 * i)));
+        _mm256_store_ps(out + 8 * i, _mm256_fmadd_ps(_mm256_cvtepi32_ps(c), scale, bias));
+    }
 }
 
-static inline float bf16_at(const uint8_t *p, int i) { return num_from_bf16(num_load16(p + 2 * (size_t)i)); }
+static inline float bf16_at(const uint8_t *p, size_t i) { return num_from_bf16(num_load16(p + 2 * i)); }
 
-static inline __attribute__((always_inline)) void mul_f32(const struct weight_rows *w, int bits, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
+/* Weights of `outs` rows, n each, times `rows` activation rows from element k on (outs and rows constants), added to lane i % 8 of each product. */
+static inline __attribute__((always_inline)) void add_floats(const struct float_tile *t, int outs, int n, const struct act_row *x, int k, int rows, __m256 sum[][FLOAT_OUTS]) {
+    __m256 s[2][FLOAT_OUTS];
+    UNROLL
+    for (int r = 0; r < rows; r++)
+        for (int o = 0; o < outs; o++) s[r][o] = sum[r][o];
+    for (int i = 0; i < n; i += 8) {
+        UNROLL
+        for (int r = 0; r < rows; r++) {
+            __m256 v = _mm256_loadu_ps(x[r].x + k + i);
+            UNROLL
+            for (int o = 0; o < outs; o++) s[r][o] = _mm256_fmadd_ps(_mm256_load_ps(t->v[o] + i), v, s[r][o]);
+        }
+    }
+    UNROLL
+    for (int r = 0; r < rows; r++)
+        for (int o = 0; o < outs; o++) sum[r][o] = s[r][o];
+}
+
+/* `outs` (a constant) weight rows from o on times at most FLOAT_ROWS activation rows. */
+static inline __attribute__((always_inline)) void mul_floats(const struct weight_rows *w, int bits, int o, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
     int groups = w->in / GROUP;
     size_t group_bytes = (size_t)GROUP * bits / 8;
-    for (int o = 0; o < outs; o++) {
-        const uint8_t *codes = w->codes + (size_t)o * groups * group_bytes;
-        const uint8_t *scales = w->scales + (size_t)o * groups * 2, *biases = w->biases + (size_t)o * groups * 2;
-        for (int r0 = 0; r0 < rows; r0 += FLOAT_ROWS) {
-            int n = min_int(FLOAT_ROWS, rows - r0);
-            __m256 sum[FLOAT_ROWS][4];
-            memset(sum, 0, (size_t)n * sizeof *sum);
-            for (int g = 0; g < groups; g++) {
-                struct group_weights v;
-                __m256 scale = _mm256_set1_ps(bf16_at(scales, g)), bias = _mm256_set1_ps(bf16_at(biases, g));
-                if (bits == 4) unpack4(codes + g * group_bytes, scale, bias, &v);
-                else unpack8(codes + g * group_bytes, scale, bias, &v);
-                for (int r = 0; r < n; r++) {
-                    const float *p = x[r0 + r].x + (size_t)g * GROUP;
-                    for (int i = 0; i < 4; i++) {
-                        __m256 s = _mm256_fmadd_ps(v.v[i], _mm256_loadu_ps(p + 8 * i), sum[r][i]);
-                        sum[r][i] = _mm256_fmadd_ps(v.v[i + 4], _mm256_loadu_ps(p + 8 * i + 32), s);
-                    }
-                }
+    struct float_tile t;
+    __m256 sum[FLOAT_ROWS][FLOAT_OUTS];
+    memset(sum, 0, (size_t)rows * sizeof *sum);
+    for (int g0 = 0; g0 < groups; g0 += FLOAT_GROUPS) {
+        int n = min_int(FLOAT_GROUPS, groups - g0), r = 0;
+        for (int i = 0; i < outs; i++) {
+            size_t at = (size_t)(o + i) * groups + g0;
+            for (int g = 0; g < n; g++) {
+                __m256 scale = _mm256_set1_ps(bf16_at(w->scales, at + g)), bias = _mm256_set1_ps(bf16_at(w->biases, at + g));
+                if (bits == 4) unpack4(w->codes + (at + g) * group_bytes, scale, bias, t.v[i] + g * GROUP);
+                else unpack8(w->codes + (at + g) * group_bytes, scale, bias, t.v[i] + g * GROUP);
             }
-            for (int r = 0; r < n; r++)
-                y[(size_t)(r0 + r) * ld + o] = add_lanes(_mm256_add_ps(_mm256_add_ps(sum[r][0], sum[r][2]), _mm256_add_ps(sum[r][1], sum[r][3])));
         }
+        for (; r + 2 <= rows; r += 2) add_floats(&t, outs, n * GROUP, x + r, g0 * GROUP, 2, sum + r);
+        if (r < rows) add_floats(&t, outs, n * GROUP, x + r, g0 * GROUP, 1, sum + r);
+    }
+    for (int r = 0; r < rows; r++)
+        for (int i = 0; i < outs; i++) y[(size_t)r * ld + o + i] = add_lanes(sum[r][i]);
+}
+
+static inline __attribute__((always_inline)) void mul_f32(const struct weight_rows *w, int bits, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
+    for (int r = 0; r < rows; r += FLOAT_ROWS) {
+        int o = 0, n = min_int(FLOAT_ROWS, rows - r);
+        for (; o + FLOAT_OUTS <= outs; o += FLOAT_OUTS) mul_floats(w, bits, o, FLOAT_OUTS, x + r, n, y + (size_t)r * ld, ld);
+        for (; o < outs; o++) mul_floats(w, bits, o, 1, x + r, n, y + (size_t)r * ld, ld);
     }
 }
 
