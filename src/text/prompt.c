@@ -8,7 +8,9 @@
 #include "text/tokenizer.h"
 #include <string.h>
 
-struct calla_prompt *prompt_new(void) { return mem_calloc(1, sizeof(struct calla_prompt)); }
+struct calla_prompt *prompt_new(void) {
+    return mem_calloc(1, sizeof(struct calla_prompt));
+}
 
 static void append(struct calla_prompt *p, struct slice text, bool control) {
     if (p->failed || text.n == 0) return;
@@ -58,7 +60,8 @@ const char *calla_prompt_text(const struct calla_prompt *p, size_t *n) {
     return p->text.data ? p->text.data : "";
 }
 
-int prompt_encode_from(const struct calla_prompt *p, size_t from, const struct calla_tokenizer *tok, struct calla_ids *out, struct calla_error *err) {
+int prompt_encode_from(const struct calla_prompt *p, size_t from, const struct calla_tokenizer *tok, struct calla_ids *out,
+                       struct calla_error *err) {
     struct tok_piece *pieces = mem_array(p->n ? p->n : 1, sizeof *pieces);
     if (!pieces) return err_set(err, CALLA_E_MEMORY, "prompt of %zu pieces: out of memory", p->n);
     size_t n = 0;

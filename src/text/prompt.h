@@ -1,7 +1,7 @@
 /* prompt.h - a prompt under construction: its text, and which stretches of it the template wrote.
  *
- * Invariants: the pieces cover the text in order without gaps; neighbours differ in kind; a control token is spelled in one template stretch or not at all.
- * A failed allocation is remembered in `failed` and makes every later append a no-op: append freely, test once.
+ * Invariants: the pieces cover the text in order without gaps; neighbours differ in kind; a control token is spelled in one template
+ * stretch or not at all. A failed allocation is remembered in `failed` and makes every later append a no-op: append freely, test once.
  */
 #ifndef CALLA_TEXT_PROMPT_H
 #define CALLA_TEXT_PROMPT_H
@@ -24,5 +24,6 @@ struct calla_prompt *prompt_new(void); /* NULL when out of memory; calla_prompt_
 void prompt_template(struct calla_prompt *p, const char *text);
 void prompt_message(struct calla_prompt *p, struct slice text);
 /* The ids of the text from this byte on, which begins a control token or the text. Offsets in errors count from there. */
-int prompt_encode_from(const struct calla_prompt *p, size_t from, const struct calla_tokenizer *tok, struct calla_ids *out, struct calla_error *err);
+int prompt_encode_from(const struct calla_prompt *p, size_t from, const struct calla_tokenizer *tok, struct calla_ids *out,
+                       struct calla_error *err);
 #endif
