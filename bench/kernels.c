@@ -1,4 +1,5 @@
-/* bench/kernels.c - the CPU's matrix kernels one at a time: decode against a pure read of the same bytes, and the many-row form in operations a second.
+/* bench/kernels.c - the CPU's matrix kernels one at a time: decode against a pure read of the same bytes, and the many-row form in
+ * operations a second.
  *
  * Usage: calla-bench-kernels [THREADS [ISA]]. Each figure is the median of REPEATS alternating rounds, with minimum and maximum.
  */
@@ -53,7 +54,8 @@ static double timed(struct bench *b, int blocks, void (*fn)(void *, int, int, in
 
 static void report(const char *what, double amount, double *seconds, const char *unit) {
     qsort(seconds, REPEATS, sizeof *seconds, ascending);
-    printf("%-28s %7.2f / %7.2f / %7.2f %s\n", what, amount / seconds[REPEATS - 1] * 1e-9, amount / seconds[REPEATS / 2] * 1e-9, amount / seconds[0] * 1e-9, unit);
+    printf("%-28s %7.2f / %7.2f / %7.2f %s\n", what, amount / seconds[REPEATS - 1] * 1e-9, amount / seconds[REPEATS / 2] * 1e-9,
+           amount / seconds[0] * 1e-9, unit);
 }
 
 int main(int argc, char **argv) {
@@ -70,7 +72,8 @@ int main(int argc, char **argv) {
     b.y = mem_map(sizeof *b.y * (OUT > MAX_ROWS * MANY_OUT ? OUT : MAX_ROWS * MANY_OUT));
     if (!bytes || !act || !x || !b.y) return 1;
     for (size_t i = 0; i < code_bytes; i += 8) memcpy(bytes + i, &(uint64_t){num_random(1, i)}, 8);
-    for (size_t i = 0; i < scale_bytes; i++) memcpy(bytes + code_bytes + 2 * i, &(uint16_t){num_to_bf16((float)num_uniform(2, i) * 0.01f)}, 2);
+    for (size_t i = 0; i < scale_bytes; i++)
+        memcpy(bytes + code_bytes + 2 * i, &(uint16_t){num_to_bf16((float)num_uniform(2, i) * 0.01f)}, 2);
     for (int i = 0; i < MAX_ROWS * IN; i++) x[i] = (float)num_uniform(3, (uint64_t)i) - 0.5f;
     for (int r = 0; r < MAX_ROWS; r++) {
         char *row = act + (size_t)r * IN * 2;

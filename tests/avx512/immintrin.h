@@ -1,7 +1,7 @@
 /* tests/avx512/immintrin.h - the AVX-512 intrinsics that kernels_avx512.c uses, made of AVX2 ones.
  *
- * It stands in for the compiler's header (this folder comes first in the include path) so that the logic of those kernels is tested on processors without AVX-512. It
- * says nothing about their speed, nor about the instructions themselves.
+ * It stands in for the compiler's header (this folder comes first in the include path) so that the logic of those kernels is tested on
+ * processors without AVX-512. It says nothing about their speed, nor about the instructions themselves.
  */
 #ifndef TESTS_AVX512_IMMINTRIN_H
 #define TESTS_AVX512_IMMINTRIN_H
@@ -15,22 +15,23 @@ typedef struct {
     __m256 h[2];
 } emulated_f;
 #define __m512i emulated_i
-#define __m512 emulated_f
+#define __m512  emulated_f
 
 /* Four unsigned bytes times four signed ones, added to 32 bits. */
 static inline __m256i emulated_dpbusd(__m256i sum, __m256i u, __m256i s) {
     __m256i low = _mm256_madd_epi16(_mm256_cvtepu8_epi16(_mm256_castsi256_si128(u)), _mm256_cvtepi8_epi16(_mm256_castsi256_si128(s)));
-    __m256i high = _mm256_madd_epi16(_mm256_cvtepu8_epi16(_mm256_extracti128_si256(u, 1)), _mm256_cvtepi8_epi16(_mm256_extracti128_si256(s, 1)));
+    __m256i high =
+        _mm256_madd_epi16(_mm256_cvtepu8_epi16(_mm256_extracti128_si256(u, 1)), _mm256_cvtepi8_epi16(_mm256_extracti128_si256(s, 1)));
     return _mm256_add_epi32(sum, _mm256_permute4x64_epi64(_mm256_hadd_epi32(low, high), 0xD8));
 }
 #undef _mm256_dpbusd_epi32
 #define _mm256_dpbusd_epi32 emulated_dpbusd
 
-#define EMULATED(type, name, parameters, of_half)                                                                                                  \
-    static inline type emulated_##name parameters {                                                                                                \
-        type out;                                                                                                                                  \
-        for (int i = 0; i < 2; i++) out.h[i] = of_half;                                                                                            \
-        return out;                                                                                                                                \
+#define EMULATED(type, name, parameters, of_half)                                                                                          \
+    static inline type emulated_##name parameters {                                                                                        \
+        type out;                                                                                                                          \
+        for (int i = 0; i < 2; i++) out.h[i] = of_half;                                                                                    \
+        return out;                                                                                                                        \
     }
 EMULATED(emulated_i, zero, (void), _mm256_setzero_si256())
 EMULATED(emulated_i, set8, (char v), _mm256_set1_epi8(v))

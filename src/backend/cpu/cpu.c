@@ -1,7 +1,7 @@
 /* backend/cpu/cpu.c - the device object of the CPU back end: its table of operations, memory, weights, and the frame of a pass.
  *
- * Owns struct cpu. States: open, prepared (prepare was called; passes may run). Weights are pointers into the checkpoint's map: nothing is copied.
- * Operations run when they are called, so submit and wait only report.
+ * Owns struct cpu. States: open, prepared (prepare was called; passes may run). Weights are pointers into the checkpoint's map: nothing is
+ * copied. Operations run when they are called, so submit and wait only report.
  */
 #include "backend/cpu/cpu.h"
 #include "base/clock.h"
@@ -80,8 +80,8 @@ static int buffer_clear(struct backend *be, struct be_buffer *b, size_t offset, 
     return rc;
 }
 
-static int buffer_copy(struct backend *be, const struct be_buffer *from, size_t from_offset, struct be_buffer *to, size_t to_offset, size_t n,
-                       struct calla_error *err) {
+static int buffer_copy(struct backend *be, const struct be_buffer *from, size_t from_offset, struct be_buffer *to, size_t to_offset,
+                       size_t n, struct calla_error *err) {
     (void)be;
     int rc = inside(from, from_offset, n, err);
     if (rc == 0) rc = inside(to, to_offset, n, err);
@@ -110,8 +110,9 @@ static int buffer_finite(struct backend *be, const struct be_buffer *b, size_t o
 static int weight_new(struct backend *be, const struct affine *a, struct be_weight **out, struct calla_error *err) {
     (void)be;
     if ((a->bits != 4 && a->bits != 8) || a->in <= 0 || a->in % 64 || a->out <= 0 || a->experts <= 0)
-        return err_set(err, CALLA_E_UNSUPPORTED, "cpu: a matrix of %d x %d x %d with %d bits; columns come in groups of 64 and bits are 4 or 8", a->experts,
-                       a->out, a->in, a->bits);
+        return err_set(err, CALLA_E_UNSUPPORTED,
+                       "cpu: a matrix of %d x %d x %d with %d bits; columns come in groups of 64 and bits are 4 or 8", a->experts, a->out,
+                       a->in, a->bits);
     struct be_weight *w = mem_alloc(sizeof *w);
     if (!w) return err_set(err, CALLA_E_MEMORY, "cpu: no memory for a weight handle");
     w->a = *a;

@@ -1,11 +1,12 @@
 /* backend/cpu/cpu.h - what the files of the CPU back end share: the device object, the thread pool, the table of inner kernels.
  *
- * Activations are float32 in plain memory. In BE_FLOAT32 mode every product is float32; in BE_DEFAULT mode 4-bit linears quantise their input rows to
- * int8 by groups of 64 and multiply codes by integers; 8-bit matrices (the router and the shared expert's gate) are float32 in both. The KV cache is bf16 in
- * default mode and float32 otherwise; recurrent state is always float32.
+ * Activations are float32 in plain memory. In BE_FLOAT32 mode every product is float32; in BE_DEFAULT mode 4-bit linears quantise their
+ * input rows to int8 by groups of 64 and multiply codes by integers; 8-bit matrices (the router and the shared expert's gate) are float32
+ * in both. The KV cache is bf16 in default mode and float32 otherwise; recurrent state is always float32.
  *
- * One family, one file: linear.c, moe.c, gdn.c, attn.c, norm.c (embed, add_norm, head, argmax). Inner kernels per instruction set: kernels_portable.c, kernels_avx2.c,
- * kernels_avx512.c, kernels_neon.c, each filling a struct cpu_kernels (isa.c chooses one); a family's loops are written once and call the table.
+ * One family, one file: linear.c, moe.c, gdn.c, attn.c, norm.c (embed, add_norm, head, argmax). Inner kernels per instruction set:
+ * kernels_portable.c, kernels_avx2.c, kernels_avx512.c, kernels_neon.c, each filling a struct cpu_kernels (isa.c chooses one); a family's
+ * loops are written once and call the table.
  */
 #ifndef BACKEND_CPU_CPU_H
 #define BACKEND_CPU_CPU_H
@@ -18,13 +19,15 @@ struct pool;
 int pool_new(struct pool **out, int threads, struct calla_error *err);
 void pool_free(struct pool *p);
 int pool_threads(const struct pool *p);
-/* Run fn(ctx, begin, end, worker) over [0, n) in pieces of `grain` items taken dynamically; returns when all are done. Which worker takes a piece must not change a result. */
+/* Run fn(ctx, begin, end, worker) over [0, n) in pieces of `grain` items taken dynamically; returns when all are done. Which worker takes a
+ * piece must not change a result. */
 void pool_for(struct pool *p, int n, int grain, void (*fn)(void *ctx, int begin, int end, int worker), void *ctx);
 
 /* ---- activations as the matrix kernels read them ---- */
-/* One row of a linear's input. In BE_FLOAT32 mode only x is meaningful. For each group of 64 q holds the values in the order [even positions 32][odd positions 32]
- * (so that they meet the low and high nibbles of the MLX layout); scale is max |x| / 127 and sum is scale * sum of the quantised values (what multiplies the
- * weight's bias). A group with a NaN or an infinity has scale and sum NaN, so that the damage reaches the result. */
+/* One row of a linear's input. In BE_FLOAT32 mode only x is meaningful. For each group of 64 q holds the values in the order [even
+ * positions 32][odd positions 32] (so that they meet the low and high nibbles of the MLX layout); scale is max |x| / 127 and sum is scale *
+ * sum of the quantised values (what multiplies the weight's bias). A group with a NaN or an infinity has scale and sum NaN, so that the
+ * damage reaches the result. */
 struct act_row {
     const float *x; /* [in] */
     int8_t *q;      /* [in] */
@@ -41,30 +44,34 @@ struct weight_rows {
     int in;
 };
 
-/* y[r*ld + o] = weight row o times activation row r, for o < outs and r < rows. The value is a function of that weight row and that activation row alone: which
- * route a kernel takes for outs and rows changes no bit.
+/* y[r*ld + o] = weight row o times activation row r, for o < outs and r < rows. The value is a function of that weight row and that
+ * activation row alone: which route a kernel takes for outs and rows changes no bit.
  *
- * mul4_q8 gives the same bits on every instruction set: the integer dot product of each group is exact, and group g adds to lane g % 8 of eight float lanes
- *     lane = fma(dot, scale_w * scale_x, lane);  lane = fma(bias_w, sum_x, lane);
+ * mul4_q8 gives the same bits on every instruction set: a group's integer dot product is exact, and group g adds to lane
+ * g % 8 of eight float lanes,
+ *
+ *     lane = fma(dot, scale_w * scale_x, lane)
+ *     lane = fma(bias_w, sum_x, lane)
+ *
  * which end as ((l0+l4) + (l2+l6)) + ((l1+l5) + (l3+l7)). quantise gives the same bits too. */
 typedef void cpu_mul_fn(const struct weight_rows *w, int outs, const struct act_row *x, int rows, float *y, size_t ld);
 
 struct cpu_kernels {
     const char *name;
-    cpu_mul_fn *mul4_q8;  /* 4-bit codes, quantised rows */
-    cpu_mul_fn *mul4_f32; /* 4-bit codes, float32 rows */
-    cpu_mul_fn *mul8_f32; /* 8-bit codes, float32 rows */
+    cpu_mul_fn *mul4_q8;                                           /* 4-bit codes, quantised rows */
+    cpu_mul_fn *mul4_f32;                                          /* 4-bit codes, float32 rows */
+    cpu_mul_fn *mul8_f32;                                          /* 8-bit codes, float32 rows */
     void (*quantise)(const float *x, int in, struct act_row *out); /* fills q, scale, sum */
     /* float32 vectors: dot, y += a*x; fixed order for a given n. */
     float (*dot)(const float *a, const float *b, int n);
     void (*axpy)(float a, const float *x, float *y, int n);
-    float (*dot_bf16)(const uint16_t *a, const float *b, int n);          /* KV keys */
-    void (*axpy_bf16)(float a, const uint16_t *x, float *y, int n);       /* KV values */
+    float (*dot_bf16)(const uint16_t *a, const float *b, int n);    /* KV keys */
+    void (*axpy_bf16)(float a, const uint16_t *x, float *y, int n); /* KV values */
 };
 const struct cpu_kernels *cpu_kernels_portable(void);
-const struct cpu_kernels *cpu_kernels_avx2(void);    /* AVX2, FMA */
-const struct cpu_kernels *cpu_kernels_avx512(void);  /* AVX-512 F, BW, VL, DQ, VNNI */
-const struct cpu_kernels *cpu_kernels_neon(void);    /* with dotprod */
+const struct cpu_kernels *cpu_kernels_avx2(void);   /* AVX2, FMA */
+const struct cpu_kernels *cpu_kernels_avx512(void); /* AVX-512 F, BW, VL, DQ, VNNI */
+const struct cpu_kernels *cpu_kernels_neon(void);   /* with dotprod */
 
 /* isa.c: the tables that this build has and this processor can run, portable first, best last; returns how many (at most CPU_ISAS). */
 #define CPU_ISAS 4
@@ -86,8 +93,8 @@ struct cpu {
     enum be_compute compute;
     const struct cpu_kernels *k;
     struct pool *pool;
-    struct be_dims dims;           /* of prepare; all 0 before */
-    struct calla_error error;      /* first error of the pass; code 0: none */
+    struct be_dims dims;      /* of prepare; all 0 before */
+    struct calla_error error; /* first error of the pass; code 0: none */
     int32_t slots[BE_SLOTS];
     void *linear_ws, *moe_ws, *gdn_ws, *attn_ws, *head_ws; /* each family's own struct */
 };
@@ -96,7 +103,6 @@ static inline float *be_f32(const struct be_buffer *b) { return (float *)b->data
 /* Open the device (backend.c's table). */
 int cpu_open(struct backend **out, const struct be_options *options, struct calla_error *err);
 void cpu_fail(struct cpu *c, const char *op, int code, const char *what); /* keep the first error */
-
 
 /* ---- matrix products for the families (linear.c) ---- */
 /* Room for the rows of a linear's input: `max_rows` rows of at most `max_in` values. */
@@ -112,7 +118,8 @@ void act_free(struct act_buffer *a);
 /* Make a's rows stand for x [rows][in]; quantised in default mode, on all threads. x must outlive their use. */
 void act_fill(struct cpu *c, struct act_buffer *a, const float *x, int rows, int in);
 /* Output rows [first, first+outs) of expert `expert` of w times `rows` activation rows, on the calling thread: y[r*ld + (o - first)]. */
-void cpu_mul(const struct cpu *c, const struct be_weight *w, int expert, int first, int outs, const struct act_row *x, int rows, float *y, size_t ld);
+void cpu_mul(const struct cpu *c, const struct be_weight *w, int expert, int first, int outs, const struct act_row *x, int rows, float *y,
+             size_t ld);
 static inline int cpu_blocks(int outs) { return (outs + CPU_BLOCK - 1) / CPU_BLOCK; }
 /* Pieces for pool_for: about eight a thread, so that threads end together. */
 int cpu_grain(const struct cpu *c, int n);
@@ -121,13 +128,13 @@ int cpu_grain(const struct cpu *c, int n);
 void cpu_embed(struct backend *, const struct be_weight *, const int32_t *, int, struct be_buffer *);
 void cpu_add_norm(struct backend *, struct be_buffer *, const struct be_buffer *, const struct be_vector *, int, struct be_buffer *);
 void cpu_linear(struct backend *, int, struct be_weight *const *, const struct be_buffer *, int, struct be_buffer *const *);
-void cpu_gdn(struct backend *, const struct be_gdn_weights *, int, const struct be_buffer *, const struct be_buffer *, const struct be_buffer *,
-             const struct be_buffer *, const struct be_span *, int, struct be_buffer *);
-void cpu_attn(struct backend *, const struct be_attn_weights *, int, const struct be_buffer *, const struct be_buffer *, const struct be_buffer *,
-              const struct be_span *, int, struct be_buffer *);
+void cpu_gdn(struct backend *, const struct be_gdn_weights *, int, const struct be_buffer *, const struct be_buffer *,
+             const struct be_buffer *, const struct be_buffer *, const struct be_span *, int, struct be_buffer *);
+void cpu_attn(struct backend *, const struct be_attn_weights *, int, const struct be_buffer *, const struct be_buffer *,
+              const struct be_buffer *, const struct be_span *, int, struct be_buffer *);
 void cpu_moe(struct backend *, const struct be_moe_weights *, const struct be_buffer *, int, struct be_buffer *);
-void cpu_head(struct backend *, const struct be_vector *, const struct be_weight *, const struct be_buffer *, const struct be_buffer *, const int32_t *, int,
-              struct be_buffer *);
+void cpu_head(struct backend *, const struct be_vector *, const struct be_weight *, const struct be_buffer *, const struct be_buffer *,
+              const int32_t *, int, struct be_buffer *);
 void cpu_argmax(struct backend *, const struct be_buffer *, const int32_t *, int);
 /* What a family needs for dims: bytes, and its preparation (may be called once; freed by _release). */
 uint64_t cpu_linear_bytes(const struct cpu *, const struct be_dims *);

@@ -1,4 +1,5 @@
-/* backend/cpu/isa.c - which inner kernels this processor can run. Compiled for the base instruction set: it decides before anything newer runs. */
+/* backend/cpu/isa.c - which inner kernels this processor can run. Compiled for the base instruction set: it decides before anything newer
+ * runs. */
 #include "backend/cpu/cpu.h"
 #include <string.h>
 #if defined(__linux__) && defined(__aarch64__)

@@ -1,17 +1,18 @@
 /* backend/cpu/kernels_avx2.c - the inner kernels for AVX2 and FMA.
  *
- * Many rows go by tiles: 16 weight rows are turned once into vectors that hold four codes of each of eight rows, and meet four activation bytes broadcast. The eight
- * float lanes of a product (cpu.h) then live in memory, because the elements of a vector are weight rows. A tile costs about as much to turn as two activation
- * rows cost to multiply. Few rows, and outputs that fill no tile, go along the weight rows (kernels_x86.h).
+ * Many rows go by tiles: 16 weight rows are turned once into vectors that hold four codes of each of eight rows, and meet four activation
+ * bytes broadcast. The eight float lanes of a product (cpu.h) then live in memory, because the elements of a vector are weight rows. A tile
+ * costs about as much to turn as two activation rows cost to multiply. Few rows, and outputs that fill no tile, go along the weight rows
+ * (kernels_x86.h).
  */
 #include "backend/cpu/kernels_x86.h"
 
 enum {
-    TILE = 16,      /* weight rows of a tile */
+    TILE = 16, /* weight rows of a tile */
     HALVES = TILE / 8,
-    ROWS = 64,      /* activation rows that pass over a tile before it is turned again */
-    STEP = 4,       /* activation rows in registers */
-    TILE_ROWS = 2,  /* from this many rows on a tile pays */
+    ROWS = 64,     /* activation rows that pass over a tile before it is turned again */
+    STEP = 4,      /* activation rows in registers */
+    TILE_ROWS = 2, /* from this many rows on a tile pays */
 };
 _Static_assert(TILE == CPU_BLOCK, "families hand out whole tiles");
 
@@ -45,8 +46,10 @@ static void load_tile(struct tile *t, const struct weight_rows *w, int o, int g0
     }
 }
 
-/* One group of the tile times `rows` (a constant, at most STEP) activation rows. Eight products of 16 bits add up to at most 8*2*15*127 < 2^15. */
-static inline __attribute__((always_inline)) void tile_group(const struct tile *t, int k, const struct act_row *x, int g, int rows, struct lanes *lanes) {
+/* One group of the tile times `rows` (a constant, at most STEP) activation rows. Eight products of 16 bits add up to at
+ * most 8*2*15*127, which fits. */
+static inline __attribute__((always_inline)) void tile_group(const struct tile *t, int k, const struct act_row *x, int g, int rows,
+                                                             struct lanes *lanes) {
     const __m256i ones = _mm256_set1_epi16(1);
     __m256i dot[STEP][HALVES];
     UNROLL

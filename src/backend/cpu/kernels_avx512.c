@@ -1,7 +1,7 @@
 /* backend/cpu/kernels_avx512.c - the inner kernels for AVX-512 with VNNI.
  *
- * Many rows go by tiles as in kernels_avx2.c, with 16 weight rows in a vector and the 8-bit products added to 32 bits by one instruction. Few rows go along the
- * weight rows (kernels_x86.h) in vectors of 256 bits, which have one more port.
+ * Many rows go by tiles as in kernels_avx2.c, with 16 weight rows in a vector and the 8-bit products added to 32 bits by one instruction.
+ * Few rows go along the weight rows (kernels_x86.h) in vectors of 256 bits, which have one more port.
  */
 #include "backend/cpu/kernels_x86.h"
 
@@ -47,7 +47,8 @@ static void load_tile(struct tile *t, const struct weight_rows *w, int o, int g0
 }
 
 /* One group of the tile times `rows` (a constant, at most STEP) activation rows. */
-static inline __attribute__((always_inline)) void tile_group(const struct tile *t, int k, const struct act_row *x, int g, int rows, struct lanes *lanes) {
+static inline __attribute__((always_inline)) void tile_group(const struct tile *t, int k, const struct act_row *x, int g, int rows,
+                                                             struct lanes *lanes) {
     __m512i dot[STEP];
     UNROLL
     for (int r = 0; r < rows; r++) dot[r] = _mm512_setzero_si512();

@@ -1,7 +1,7 @@
 /* backend/cpu/kernels_neon.c - the inner kernels for 64-bit ARM with the dot product instructions.
  *
- * Codes are at most 15, so they may be multiplied as signed bytes. Two routes as in kernels_avx2.c: along the weight rows, eight groups at a time, and by tiles of
- * 16 weight rows whose vectors hold four codes of each of four rows.
+ * Codes are at most 15, so they may be multiplied as signed bytes. Two routes as in kernels_avx2.c: along the weight rows, eight groups at
+ * a time, and by tiles of 16 weight rows whose vectors hold four codes of each of four rows.
  */
 #include "backend/cpu/cpu.h"
 #include <arm_neon.h>
@@ -9,10 +9,10 @@
 
 enum {
     GROUP = 64,
-    LANES = 8,       /* groups taken together; the float lanes of cpu.h's order */
-    ABREAST = 2,     /* weight rows taken together along their length */
-    AHEAD = 1024,    /* bytes of codes that are fetched early */
-    TILE = 16,       /* weight rows of a tile */
+    LANES = 8,    /* groups taken together; the float lanes of cpu.h's order */
+    ABREAST = 2,  /* weight rows taken together along their length */
+    AHEAD = 1024, /* bytes of codes that are fetched early */
+    TILE = 16,    /* weight rows of a tile */
     QUADS = TILE / 4,
     ROWS = 64,       /* activation rows that pass over a tile before it is turned again */
     STEP = 4,        /* activation rows in registers */
@@ -65,7 +65,8 @@ static inline float32x4_t four_dots(const uint8_t *codes, const int8_t *q, int n
     return vcvtq_f32_s32(vpaddq_s32(vpaddq_s32(p[0], p[1]), vpaddq_s32(p[2], p[3])));
 }
 
-static inline __attribute__((always_inline)) void mul_rows(const struct weight_rows *w, int o, int count, const struct act_row *x, float *y) {
+static inline __attribute__((always_inline)) void mul_rows(const struct weight_rows *w, int o, int count, const struct act_row *x,
+                                                           float *y) {
     int groups = w->in / GROUP;
     size_t row = (size_t)w->in / 2, small = (size_t)groups * 2;
     const uint8_t *codes = w->codes + (size_t)o * row, *scales = w->scales + (size_t)o * small, *biases = w->biases + (size_t)o * small;
@@ -160,7 +161,8 @@ static void load_tile(struct tile *t, const struct weight_rows *w, int o, int g0
 }
 
 /* One group of the tile times `rows` (a constant, at most STEP) activation rows. */
-static inline __attribute__((always_inline)) void tile_group(const struct tile *t, int k, const struct act_row *x, int g, int rows, struct lanes *lanes) {
+static inline __attribute__((always_inline)) void tile_group(const struct tile *t, int k, const struct act_row *x, int g, int rows,
+                                                             struct lanes *lanes) {
     int32x4_t dot[STEP][QUADS];
     UNROLL
     for (int r = 0; r < rows; r++)
@@ -253,7 +255,8 @@ static inline void unpack(const uint8_t *codes, int bits, float scale, float bia
     }
 }
 
-static inline __attribute__((always_inline)) void mul_f32(const struct weight_rows *w, int bits, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
+static inline __attribute__((always_inline)) void mul_f32(const struct weight_rows *w, int bits, int outs, const struct act_row *x,
+                                                          int rows, float *y, size_t ld) {
     int groups = w->in / GROUP;
     size_t group_bytes = (size_t)GROUP * bits / 8;
     for (int o = 0; o < outs; o++) {
@@ -271,7 +274,8 @@ static inline __attribute__((always_inline)) void mul_f32(const struct weight_ro
                     for (int i = 0; i < GROUP; i += 4) sum[r][i / 4 % 4] = vfmaq_f32(sum[r][i / 4 % 4], vld1q_f32(v + i), vld1q_f32(p + i));
                 }
             }
-            for (int r = 0; r < n; r++) y[(size_t)(r0 + r) * ld + o] = add_lanes(vaddq_f32(sum[r][0], sum[r][2]), vaddq_f32(sum[r][1], sum[r][3]));
+            for (int r = 0; r < n; r++)
+                y[(size_t)(r0 + r) * ld + o] = add_lanes(vaddq_f32(sum[r][0], sum[r][2]), vaddq_f32(sum[r][1], sum[r][3]));
         }
     }
 }

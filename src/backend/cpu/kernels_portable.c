@@ -1,6 +1,7 @@
 /* backend/cpu/kernels_portable.c - the inner kernels in plain C: what every other instruction set is compared with.
  *
- * Invariants: those of cpu_kernels in cpu.h. Loops over eight lanes are written out so that a compiler may turn them into vectors without changing an order.
+ * Invariants: those of cpu_kernels in cpu.h. Loops over eight lanes are written out so that a compiler may turn them into vectors without
+ * changing an order.
  */
 #include "backend/cpu/cpu.h"
 #include <math.h>
@@ -30,7 +31,8 @@ static void mul4_q8(const struct weight_rows *w, int outs, const struct act_row 
             float lane[LANES] = {0};
             for (int g = 0; g < groups; g++) {
                 float *l = &lane[g % LANES];
-                *l = fmaf((float)dot_group(codes + (size_t)g * GROUP / 2, x[r].q + (size_t)g * GROUP), bf16_at(scales, g) * x[r].scale[g], *l);
+                *l = fmaf((float)dot_group(codes + (size_t)g * GROUP / 2, x[r].q + (size_t)g * GROUP), bf16_at(scales, g) * x[r].scale[g],
+                          *l);
                 *l = fmaf(bf16_at(biases, g), x[r].sum[g], *l);
             }
             y[(size_t)r * ld + o] = add_lanes(lane);

@@ -1,5 +1,5 @@
-/* backend/cpu/kernels_x86.h - what the AVX2 and the AVX-512 kernels share, compiled once for each: products along a weight row, float32 products,
- * quantisation, float vectors, and the turning of small blocks for the tiles.
+/* backend/cpu/kernels_x86.h - what the AVX2 and the AVX-512 kernels share, compiled once for each: products along a weight row, float32
+ * products, quantisation, float vectors, and the turning of small blocks for the tiles.
  *
  * Along a row: eight groups at a time, each reduced to one integer, the eight integers being the eight float lanes of cpu.h's order.
  */
@@ -11,11 +11,11 @@
 
 enum {
     GROUP = 64,
-    LANES = 8,         /* groups taken together */
-    AHEAD = 2048,      /* bytes of codes that are fetched early */
-    FLOAT_OUTS = 4,    /* weight rows made float together */
-    FLOAT_GROUPS = 8,  /* so many groups of each at a time: a part of the first cache */
-    FLOAT_ROWS = 32,   /* activation rows that share them */
+    LANES = 8,        /* groups taken together */
+    AHEAD = 2048,     /* bytes of codes that are fetched early */
+    FLOAT_OUTS = 4,   /* weight rows made float together */
+    FLOAT_GROUPS = 8, /* so many groups of each at a time: a part of the first cache */
+    FLOAT_ROWS = 32,  /* activation rows that share them */
 };
 #ifdef __clang__
 #define UNROLL _Pragma("clang loop unroll(full)")
@@ -61,7 +61,7 @@ static inline __m256i group_products(const uint8_t *codes, const int8_t *q) {
     return _mm256_dpbusd_epi32(sum, _mm256_and_si256(_mm256_srli_epi16(c, 4), mask), _mm256_loadu_si256((const __m256i *)(q + 32)));
 }
 #define ADD_PARTS _mm256_add_epi32
-#define WIDEN(v) (v)
+#define WIDEN(v)  (v)
 #else
 /* Sums of four products each: sixteen 16-bit numbers of at most 4*15*127. */
 static inline __m256i group_products(const uint8_t *codes, const int8_t *q) {
@@ -74,7 +74,7 @@ static inline __m256i group_products(const uint8_t *codes, const int8_t *q) {
 }
 
 #define ADD_PARTS _mm256_add_epi16
-#define WIDEN(v) _mm256_madd_epi16(v, _mm256_set1_epi16(1))
+#define WIDEN(v)  _mm256_madd_epi16(v, _mm256_set1_epi16(1))
 #endif
 
 /* Parts of a beside parts of b, half as many of each: what vphaddd does, in fewer steps of the processor. */
@@ -103,7 +103,8 @@ static inline float mul_row(const uint8_t *codes, const uint8_t *scales, const u
         const uint8_t *c = codes + (size_t)g * GROUP / 2;
         for (int k = 0; k < LANES * GROUP / 2; k += 64) _mm_prefetch((const char *)c + k + AHEAD, _MM_HINT_T0);
         __m256 dots = _mm256_cvtepi32_ps(eight_dots(c, x->q + (size_t)g * GROUP, LANES));
-        __m256 scale = bf16_floats(_mm_loadu_si128((const __m128i *)(scales + 2 * (size_t)g))), bias = bf16_floats(_mm_loadu_si128((const __m128i *)(biases + 2 * (size_t)g)));
+        __m256 scale = bf16_floats(_mm_loadu_si128((const __m128i *)(scales + 2 * (size_t)g))),
+               bias = bf16_floats(_mm_loadu_si128((const __m128i *)(biases + 2 * (size_t)g)));
         lane = _mm256_fmadd_ps(dots, _mm256_mul_ps(scale, _mm256_loadu_ps(x->scale + g)), lane);
         lane = _mm256_fmadd_ps(bias, _mm256_loadu_ps(x->sum + g), lane);
     }
@@ -120,7 +121,8 @@ static inline float mul_row(const uint8_t *codes, const uint8_t *scales, const u
 static void along_rows(const struct weight_rows *w, int o, int outs, const struct act_row *x, float *y) {
     int groups = w->in / GROUP;
     size_t row = (size_t)w->in / 2, small = (size_t)groups * 2;
-    for (; o < outs; o++) y[o] = mul_row(w->codes + (size_t)o * row, w->scales + (size_t)o * small, w->biases + (size_t)o * small, groups, x);
+    for (; o < outs; o++)
+        y[o] = mul_row(w->codes + (size_t)o * row, w->scales + (size_t)o * small, w->biases + (size_t)o * small, groups, x);
 }
 
 /* ---- turning small blocks for the tiles ---- */
@@ -187,8 +189,10 @@ static inline void unpack8(const uint8_t *codes, __m256 scale, __m256 bias, floa
 
 static inline float bf16_at(const uint8_t *p, size_t i) { return num_from_bf16(num_load16(p + 2 * i)); }
 
-/* Weights of `outs` rows, n each, times `rows` activation rows from element k on (outs and rows constants), added to lane i % 8 of each product. */
-static inline __attribute__((always_inline)) void add_floats(const struct float_tile *t, int outs, int n, const struct act_row *x, int k, int rows, __m256 sum[][FLOAT_OUTS]) {
+/* Weights of `outs` rows, n each, times `rows` activation rows from element k on (outs and rows constants), added to lane i % 8 of each
+ * product. */
+static inline __attribute__((always_inline)) void add_floats(const struct float_tile *t, int outs, int n, const struct act_row *x, int k,
+                                                             int rows, __m256 sum[][FLOAT_OUTS]) {
     __m256 s[2][FLOAT_OUTS];
     UNROLL
     for (int r = 0; r < rows; r++)
@@ -207,7 +211,8 @@ static inline __attribute__((always_inline)) void add_floats(const struct float_
 }
 
 /* `outs` (a constant) weight rows from o on times at most FLOAT_ROWS activation rows. */
-static inline __attribute__((always_inline)) void mul_floats(const struct weight_rows *w, int bits, int o, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
+static inline __attribute__((always_inline)) void mul_floats(const struct weight_rows *w, int bits, int o, int outs,
+                                                             const struct act_row *x, int rows, float *y, size_t ld) {
     int groups = w->in / GROUP;
     size_t group_bytes = (size_t)GROUP * bits / 8;
     struct float_tile t;
@@ -230,7 +235,8 @@ static inline __attribute__((always_inline)) void mul_floats(const struct weight
         for (int i = 0; i < outs; i++) y[(size_t)r * ld + o + i] = add_lanes(sum[r][i]);
 }
 
-static inline __attribute__((always_inline)) void mul_f32(const struct weight_rows *w, int bits, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
+static inline __attribute__((always_inline)) void mul_f32(const struct weight_rows *w, int bits, int outs, const struct act_row *x,
+                                                          int rows, float *y, size_t ld) {
     for (int r = 0; r < rows; r += FLOAT_ROWS) {
         int o = 0, n = min_int(FLOAT_ROWS, rows - r);
         for (; o + FLOAT_OUTS <= outs; o += FLOAT_OUTS) mul_floats(w, bits, o, FLOAT_OUTS, x + r, n, y + (size_t)r * ld, ld);
@@ -251,7 +257,8 @@ static void mul8_f32(const struct weight_rows *w, int outs, const struct act_row
 /* 32 consecutive values as bytes: even positions in the low half, odd ones in the high half. */
 static inline __m256i even_odd(const __m256i v[4]) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    const __m256i split = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m256i split =
+        _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
     __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
     return _mm256_permute4x64_epi64(_mm256_shuffle_epi8(_mm256_permutevar8x32_epi32(bytes, order), split), 0xD8);
 }

@@ -54,11 +54,14 @@ void act_fill(struct cpu *c, struct act_buffer *a, const float *x, int rows, int
 
 /* ---- products ---- */
 
-void cpu_mul(const struct cpu *c, const struct be_weight *w, int expert, int first, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
+void cpu_mul(const struct cpu *c, const struct be_weight *w, int expert, int first, int outs, const struct act_row *x, int rows, float *y,
+             size_t ld) {
     const struct affine *a = &w->a;
     size_t row = (size_t)expert * a->out + first, groups = (size_t)a->in / 64;
-    struct weight_rows part = {
-        .codes = a->codes + row * a->in * a->bits / 8, .scales = a->scales + row * groups * 2, .biases = a->biases + row * groups * 2, .in = a->in};
+    struct weight_rows part = {.codes = a->codes + row * a->in * a->bits / 8,
+                               .scales = a->scales + row * groups * 2,
+                               .biases = a->biases + row * groups * 2,
+                               .in = a->in};
     cpu_mul_fn *mul = a->bits == 8 ? c->k->mul8_f32 : c->compute == BE_FLOAT32 ? c->k->mul4_f32 : c->k->mul4_q8;
     mul(&part, outs, x, rows, y, ld);
 }

@@ -1,8 +1,9 @@
 /* backend/cpu/moe.c - the mixture of experts: router, choice, the chosen experts' products, and the shared expert beside them.
  *
- * Owns moe_ws. A slot is one row's visit to one expert: slots [0, rows) are the shared expert's, the others the routed ones, sorted by expert, so that an expert sees its
- * rows as one matrix. Invariants: slots of an expert are in row order; an answer adds its row's results in rank order, the shared expert last, so neither the
- * other rows of a pass nor the threads change a bit. The shared expert is simply the first job.
+ * Owns moe_ws. A slot is one row's visit to one expert: slots [0, rows) are the shared expert's, the others the routed ones, sorted by
+ * expert, so that an expert sees its rows as one matrix. Invariants: slots of an expert are in row order; an answer adds its row's results
+ * in rank order, the shared expert last, so neither the other rows of a pass nor the threads change a bit. The shared expert is simply the
+ * first job.
  */
 #include "backend/cpu/cpu.h"
 #include <math.h>
@@ -13,8 +14,8 @@ enum { MAX_EXPERTS = 512, MAX_TOP_K = 64 };
 /* One expert of a pass with the rows that visit it. */
 struct job {
     const struct be_weight *gate, *up, *down;
-    int expert;            /* in the stacks */
-    int first, count;      /* slots */
+    int expert;       /* in the stacks */
+    int first, count; /* slots */
     int width;
     float *gated, *upped;  /* [count][width] */
     struct act_row *inner; /* [count] rows of gated */
@@ -22,24 +23,24 @@ struct job {
 };
 
 struct moe_ws {
-    struct act_buffer x;                    /* [max_rows][hidden] */
-    struct act_buffer shared_h, routed_h;   /* [max_rows][shared_width], [max_rows*top_k][width] */
-    float *logits;                          /* [max_rows][experts] */
-    float *shared_logit;                    /* [max_rows] */
-    float *weight;                          /* [max_rows*top_k] */
-    int32_t *choice, *slot;                 /* [max_rows*top_k] expert and slot of (row, rank) */
-    struct act_row *input;                  /* [slots] the row that a slot reads */
-    float *gated, *upped;                   /* [max_rows][shared_width] then [max_rows*top_k][width] */
-    float *result;                          /* [slots][hidden] */
-    struct job *jobs;                       /* [experts + 1] */
+    struct act_buffer x;                  /* [max_rows][hidden] */
+    struct act_buffer shared_h, routed_h; /* [max_rows][shared_width], [max_rows*top_k][width] */
+    float *logits;                        /* [max_rows][experts] */
+    float *shared_logit;                  /* [max_rows] */
+    float *weight;                        /* [max_rows*top_k] */
+    int32_t *choice, *slot;               /* [max_rows*top_k] expert and slot of (row, rank) */
+    struct act_row *input;                /* [slots] the row that a slot reads */
+    float *gated, *upped;                 /* [max_rows][shared_width] then [max_rows*top_k][width] */
+    float *result;                        /* [slots][hidden] */
+    struct job *jobs;                     /* [experts + 1] */
     int n_jobs;
-    void *memory;                           /* of all but the act_buffers */
+    void *memory; /* of all but the act_buffers */
     size_t bytes;
     /* the pass */
     struct cpu *c;
     const struct be_moe_weights *w;
     int rows;
-    float *y;                               /* [rows][hidden] */
+    float *y; /* [rows][hidden] */
 };
 
 /* ---- router ---- */
@@ -95,8 +96,14 @@ static void group_rows(struct moe_ws *ws) {
     int rows = ws->rows, visits = rows * d->top_k, next[MAX_EXPERTS] = {0};
     for (int v = 0; v < visits; v++) next[ws->choice[v]]++;
     memcpy(ws->input, ws->x.rows, (size_t)rows * sizeof *ws->input);
-    ws->jobs[0] = (struct job){.gate = ws->w->shared_gate_proj, .up = ws->w->shared_up, .down = ws->w->shared_down, .count = rows,
-                               .width = d->shared_width, .gated = ws->gated, .upped = ws->upped, .inner = ws->shared_h.rows};
+    ws->jobs[0] = (struct job){.gate = ws->w->shared_gate_proj,
+                               .up = ws->w->shared_up,
+                               .down = ws->w->shared_down,
+                               .count = rows,
+                               .width = d->shared_width,
+                               .gated = ws->gated,
+                               .upped = ws->upped,
+                               .inner = ws->shared_h.rows};
     ws->n_jobs = 1;
     size_t routed = (size_t)rows * d->shared_width;
     for (int e = 0, first = rows; e < d->experts; e++) {
@@ -104,8 +111,16 @@ static void group_rows(struct moe_ws *ws) {
         next[e] = first;
         if (count == 0) continue;
         size_t at = routed + (size_t)(first - rows) * d->width;
-        ws->jobs[ws->n_jobs++] = (struct job){.gate = ws->w->gate, .up = ws->w->up, .down = ws->w->down, .expert = e, .first = first, .count = count,
-                                              .width = d->width, .gated = ws->gated + at, .upped = ws->upped + at, .inner = ws->routed_h.rows + (first - rows)};
+        ws->jobs[ws->n_jobs++] = (struct job){.gate = ws->w->gate,
+                                              .up = ws->w->up,
+                                              .down = ws->w->down,
+                                              .expert = e,
+                                              .first = first,
+                                              .count = count,
+                                              .width = d->width,
+                                              .gated = ws->gated + at,
+                                              .upped = ws->upped + at,
+                                              .inner = ws->routed_h.rows + (first - rows)};
         first += count;
     }
     for (int v = 0; v < visits; v++) {
@@ -226,16 +241,18 @@ static size_t lay_out(struct moe_ws *ws, const struct be_dims *d) {
 uint64_t cpu_moe_bytes(const struct cpu *c, const struct be_dims *d) {
     (void)c;
     struct moe_ws none = {0};
-    return lay_out(&none, d) + act_bytes(d->max_rows, d->hidden) + act_bytes(d->max_rows, d->shared_width) + act_bytes(d->max_rows * d->top_k, d->width);
+    return lay_out(&none, d) + act_bytes(d->max_rows, d->hidden) + act_bytes(d->max_rows, d->shared_width) +
+           act_bytes(d->max_rows * d->top_k, d->width);
 }
 
 int cpu_moe_prepare(struct cpu *c, struct calla_error *err) {
     const struct be_dims *d = &c->dims;
     if (d->experts < 1 || d->experts > MAX_EXPERTS || d->top_k < 1 || d->top_k > MAX_TOP_K || d->top_k > d->experts)
-        return err_set(err, CALLA_E_UNSUPPORTED, "cpu: top %d of %d experts; supported are up to %d of up to %d", d->top_k, d->experts, MAX_TOP_K, MAX_EXPERTS);
+        return err_set(err, CALLA_E_UNSUPPORTED, "cpu: top %d of %d experts; supported are up to %d of up to %d", d->top_k, d->experts,
+                       MAX_TOP_K, MAX_EXPERTS);
     if (d->width < 64 || d->width % 64 || d->shared_width < 64 || d->shared_width % 64 || d->max_rows > (1 << 20))
-        return err_set(err, CALLA_E_UNSUPPORTED, "cpu: experts of width %d, shared %d, in passes of %d rows; widths come in groups of 64", d->width,
-                       d->shared_width, d->max_rows);
+        return err_set(err, CALLA_E_UNSUPPORTED, "cpu: experts of width %d, shared %d, in passes of %d rows; widths come in groups of 64",
+                       d->width, d->shared_width, d->max_rows);
     struct moe_ws *ws = mem_calloc(1, sizeof *ws);
     if (!ws) return err_set(err, CALLA_E_MEMORY, "cpu: no memory for the workspace of the experts");
     c->moe_ws = ws;

@@ -1,4 +1,5 @@
-/* backend/cpu/norm.c - what stands between the large products: embedding rows, residual additions with RMSNorm, the head, the greedy choice.
+/* backend/cpu/norm.c - what stands between the large products: embedding rows, residual additions with RMSNorm, the head, the greedy
+ * choice.
  *
  * Owns head_ws: the normed rows that the head multiplies.
  */
@@ -66,15 +67,16 @@ static void norm_rows(void *ctx, int begin, int end, int worker) {
     }
 }
 
-void cpu_add_norm(struct backend *be, struct be_buffer *x, const struct be_buffer *delta, const struct be_vector *w, int rows, struct be_buffer *y) {
+void cpu_add_norm(struct backend *be, struct be_buffer *x, const struct be_buffer *delta, const struct be_vector *w, int rows,
+                  struct be_buffer *y) {
     struct cpu *c = cpu_of(be);
     if (c->error.code) return;
     struct norm_job j = {.c = c, .x = be_f32(x), .delta = delta ? be_f32(delta) : NULL, .w = w->v, .y = be_f32(y)};
     pool_for(c->pool, rows, 8, norm_rows, &j);
 }
 
-void cpu_head(struct backend *be, const struct be_vector *norm, const struct be_weight *w, const struct be_buffer *x, const struct be_buffer *delta,
-              const int32_t *pick, int n, struct be_buffer *logits) {
+void cpu_head(struct backend *be, const struct be_vector *norm, const struct be_weight *w, const struct be_buffer *x,
+              const struct be_buffer *delta, const int32_t *pick, int n, struct be_buffer *logits) {
     struct cpu *c = cpu_of(be);
     struct head_ws *ws = c->head_ws;
     if (c->error.code || n <= 0) return;

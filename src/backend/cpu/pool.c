@@ -1,11 +1,13 @@
 /* backend/cpu/pool.c - the thread pool of the CPU back end.
  *
- * One job at a time, cut into pieces that threads claim by counting `left` down. Invariants: the job's fields are read only between claiming a piece and reporting
- * it done, and the caller changes them only when every piece is done, so a thread that wakes late finds nothing to claim and touches nothing. No thread has to
- * take part in a job: with more threads than processors a job ends as soon as its pieces are done.
+ * One job at a time, cut into pieces that threads claim by counting `left` down. Invariants: the job's fields are read only between
+ * claiming a piece and reporting it done, and the caller changes them only when every piece is done, so a thread that wakes late finds
+ * nothing to claim and touches nothing. No thread has to take part in a job: with more threads than processors a job ends as soon as its
+ * pieces are done.
  *
- * States of a worker: claiming, spinning (bounded by time), asleep on `work`. `sleepers` and `left` are both sequentially consistent: either the worker that is about to
- * sleep sees the new job, or the caller sees the sleeper and wakes it. The same holds for `waiting` and `done` the other way round.
+ * States of a worker: claiming, spinning (bounded by time), asleep on `work`. `sleepers` and `left` are both sequentially consistent:
+ * either the worker that is about to sleep sees the new job, or the caller sees the sleeper and wakes it. The same holds for `waiting` and
+ * `done` the other way round.
  */
 #include "backend/cpu/cpu.h"
 #include "base/clock.h"

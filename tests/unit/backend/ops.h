@@ -1,4 +1,5 @@
-/* tests/unit/backend/ops.h - what the tests of linear, moe and norm share: a random weight on a back end, activation buffers, the cases they run over. */
+/* tests/unit/backend/ops.h - what the tests of linear, moe and norm share: a random weight on a back end, activation buffers, the cases
+ * they run over. */
 #ifndef TESTS_BACKEND_OPS_H
 #define TESTS_BACKEND_OPS_H
 #include "mixer.h"
@@ -43,7 +44,8 @@ static inline void round_row(const float *x, int in, enum be_compute compute, do
     for (int g = 0; g < in; g += 64) {
         float most = 0;
         for (int i = g; i < g + 64; i++) most = fmaxf(most, fabsf(x[i]));
-        for (int i = g; i < g + 64; i++) out[i] = compute == BE_FLOAT32 ? x[i] : most > 0 ? rint(x[i] / (double)most * 127) * most / 127 : 0;
+        for (int i = g; i < g + 64; i++)
+            out[i] = compute == BE_FLOAT32 ? x[i] : most > 0 ? rint(x[i] / (double)most * 127) * most / 127 : 0;
     }
 }
 

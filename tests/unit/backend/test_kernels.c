@@ -1,6 +1,6 @@
 /* The inner kernels of every instruction set of this machine against double precision and against the portable ones. */
-#include "unit/backend/random_affine.h"
 #include "backend/cpu/cpu.h"
+#include "unit/backend/random_affine.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -41,9 +41,7 @@ static void rows_free(struct rows *r) {
 static struct weight_rows weight_rows(const struct affine *a) { return (struct weight_rows){a->codes, a->scales, a->biases, a->in}; }
 
 /* What the quantised row says, as float64: position i of its group of 64. */
-static double row_value(const struct act_row *x, int i) {
-    return (double)x->q[i / 64 * 64 + (i % 2) * 32 + i % 64 / 2] * x->scale[i / 64];
-}
+static double row_value(const struct act_row *x, int i) { return (double)x->q[i / 64 * 64 + (i % 2) * 32 + i % 64 / 2] * x->scale[i / 64]; }
 
 static void quantise_is_near(void **state) {
     (void)state;
@@ -57,7 +55,8 @@ static void quantise_is_near(void **state) {
                 for (int i = 0; i < 64; i++) sum += r.row[n].q[g * 64 + i];
                 assert_float_equal(r.row[n].scale[g], most / 127, most * 1e-6);
                 assert_float_equal(r.row[n].sum[g], r.row[n].scale[g] * sum, 1e-4);
-                for (int i = g * 64; i < g * 64 + 64; i++) assert_true(fabs(row_value(&r.row[n], i) - r.row[n].x[i]) <= r.row[n].scale[g] * 0.50001);
+                for (int i = g * 64; i < g * 64 + 64; i++)
+                    assert_true(fabs(row_value(&r.row[n], i) - r.row[n].x[i]) <= r.row[n].scale[g] * 0.50001);
             }
         }
         rows_free(&r);
@@ -87,8 +86,10 @@ static void quantise_extremes(void **state) {
     }
 }
 
-/* Over the edges of every route: widths below, at and above eight groups, one row, a register step, a pass over a tile, odd output counts. */
-static const int ins[] = {64, 128, 448, 512, 576, 1024, 2048, MAX_IN}, outs[] = {1, 7, 15, 16, 17, 32, 50}, row_counts[] = {1, 2, 3, 4, 5, 9, 64, MAX_ROWS};
+/* Over the edges of every route: widths below, at and above eight groups, one row, a register step, a pass over a tile, odd output counts.
+ */
+static const int ins[] = {64, 128, 448, 512, 576, 1024, 2048, MAX_IN}, outs[] = {1, 7, 15, 16, 17, 32, 50},
+                 row_counts[] = {1, 2, 3, 4, 5, 9, 64, MAX_ROWS};
 #define EACH(i, of) for (size_t i = 0; i < sizeof(of) / sizeof *(of); i++)
 enum { BIG = 100000 }; /* products of one case in double precision: larger cases are checked by sample */
 
@@ -127,7 +128,8 @@ static void products_are_near(void **state) {
     double worst[CPU_ISAS][3] = {{0}};
     EACH(i, ins) EACH(o, outs) EACH(n, row_counts) {
         int offset = (int)(i * 7 + o * 3 + n) % 16, rows = row_counts[n];
-        struct random_affine four = random_affine(1, outs[o], ins[i], 4, offset, 11 * i + o), eight = random_affine(1, outs[o], ins[i], 8, offset, 13 * i + o);
+        struct random_affine four = random_affine(1, outs[o], ins[i], 4, offset, 11 * i + o),
+                             eight = random_affine(1, outs[o], ins[i], 8, offset, 13 * i + o);
         struct rows x = rows_new(rows, ins[i], 17 + n, list[0]);
         for (int k = 0; k < isas; k++) {
             double e[3] = {worst_error(list[k]->mul4_q8, &four.a, &x, rows, true), worst_error(list[k]->mul4_f32, &four.a, &x, rows, false),
@@ -140,7 +142,8 @@ static void products_are_near(void **state) {
         random_affine_free(&eight);
     }
     for (int k = 0; k < isas; k++)
-        print_message("%s: error over the sum of absolute terms: int8 %.1e, float32 4 bits %.1e, 8 bits %.1e\n", list[k]->name, worst[k][0], worst[k][1], worst[k][2]);
+        print_message("%s: error over the sum of absolute terms: int8 %.1e, float32 4 bits %.1e, 8 bits %.1e\n", list[k]->name, worst[k][0],
+                      worst[k][1], worst[k][2]);
 }
 
 /* The int8 product and the quantisation are the same bits everywhere, at every alignment. */
@@ -284,9 +287,10 @@ static void isa_choice(void **state) {
 int main(void) {
     isas = cpu_isa_list(list);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(quantise_is_near),   cmocka_unit_test(quantise_extremes),      cmocka_unit_test(products_are_near),
-        cmocka_unit_test(bits_equal_portable), cmocka_unit_test(rows_alone_or_together), cmocka_unit_test(product_extremes),
-        cmocka_unit_test(vectors_are_near),   cmocka_unit_test(isa_choice),
+        cmocka_unit_test(quantise_is_near),       cmocka_unit_test(quantise_extremes),
+        cmocka_unit_test(products_are_near),      cmocka_unit_test(bits_equal_portable),
+        cmocka_unit_test(rows_alone_or_together), cmocka_unit_test(product_extremes),
+        cmocka_unit_test(vectors_are_near),       cmocka_unit_test(isa_choice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

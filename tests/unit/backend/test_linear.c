@@ -162,7 +162,10 @@ static void refusals(void **state) {
     assert_int_equal(be_ops(be)->weight_new(be, &bad, &w, &err), CALLA_E_UNSUPPORTED);
     random_affine_free(&m);
     /* dimensions that no pass could run with; each leaves a back end that closes cleanly */
-    struct { int *field, value; } wrong[] = {{&d.top_k, 65}, {&d.top_k, 5}, {&d.top_k, 0}, {&d.experts, 513}, {&d.width, 96}, {&d.shared_width, 0}, {&d.hidden, 100}, {&d.max_rows, 0}};
+    struct {
+        int *field, value;
+    } wrong[] = {{&d.top_k, 65}, {&d.top_k, 5},        {&d.top_k, 0},    {&d.experts, 513},
+                 {&d.width, 96}, {&d.shared_width, 0}, {&d.hidden, 100}, {&d.max_rows, 0}};
     for (size_t i = 0; i < COUNT(wrong); i++) {
         int kept = *wrong[i].field;
         struct backend *other;
@@ -202,7 +205,8 @@ static void buffers(void **state) {
     close_cpu(be);
 }
 
-/* Opening and preparing with memory that runs out at every place: an error each time, nothing lost (a sanitizer looks), and the plan is what is mapped. */
+/* Opening and preparing with memory that runs out at every place: an error each time, nothing lost (a sanitizer looks), and the plan is
+ * what is mapped. */
 static void out_of_memory(void **state) {
     (void)state;
     struct be_dims d = dims();

@@ -1,4 +1,5 @@
-/* The mixture of experts against double precision: routing and ties, every expert used or one alone, damage, bits that do not depend on neighbours. */
+/* The mixture of experts against double precision: routing and ties, every expert used or one alone, damage, bits that do not depend on
+ * neighbours. */
 #include "ops.h"
 
 enum { HIDDEN = 128, MAX = 40 };
@@ -7,7 +8,8 @@ struct shape {
     int experts, top_k, width, shared_width;
 };
 /* tiny, odd, one expert, all experts at once, the widest choice, the full model's counts */
-static const struct shape shapes[] = {{16, 4, 64, 64}, {10, 3, 128, 192}, {1, 1, 64, 64}, {7, 7, 64, 128}, {512, 64, 64, 64}, {256, 8, 64, 64}};
+static const struct shape shapes[] = {{16, 4, 64, 64}, {10, 3, 128, 192}, {1, 1, 64, 64},
+                                      {7, 7, 64, 128}, {512, 64, 64, 64}, {256, 8, 64, 64}};
 
 struct layer {
     struct weight router, gate, up, down, shared_gate_proj, shared_up, shared_down, shared_gate;
@@ -36,7 +38,8 @@ static struct layer layer_new(struct backend *be, const struct shape *s) {
         .shared_down = weight_new(be, 1, HIDDEN, s->shared_width, 4, 7, 7),
         .shared_gate = weight_new(be, 1, 1, HIDDEN, 8, 8, 8),
     };
-    l.w = (struct be_moe_weights){l.router.handle, l.gate.handle, l.up.handle, l.down.handle, l.shared_gate_proj.handle, l.shared_up.handle, l.shared_down.handle, l.shared_gate.handle};
+    l.w = (struct be_moe_weights){l.router.handle,           l.gate.handle,      l.up.handle,          l.down.handle,
+                                  l.shared_gate_proj.handle, l.shared_up.handle, l.shared_down.handle, l.shared_gate.handle};
     return l;
 }
 
@@ -46,7 +49,8 @@ static void layer_free(struct backend *be, struct layer *l) {
 }
 
 /* down( silu(gate x) * up x ) of one expert; the inner row is rounded as default mode does. */
-static void expert(const struct affine *gate, const struct affine *up, const struct affine *down, int e, const double *x, enum be_compute compute, double factor, double *y) {
+static void expert(const struct affine *gate, const struct affine *up, const struct affine *down, int e, const double *x,
+                   enum be_compute compute, double factor, double *y) {
     float h[256];
     double rounded[256];
     for (int o = 0; o < gate->out; o++) {
@@ -74,7 +78,8 @@ static void reference(const struct layer *l, const struct shape *s, const float 
         choice[k] = best;
     }
     memset(y, 0, HIDDEN * sizeof *y);
-    for (int k = 0; k < s->top_k; k++) expert(&l->gate.random.a, &l->up.random.a, &l->down.random.a, choice[k], rounded, compute, p[choice[k]] / chosen, y);
+    for (int k = 0; k < s->top_k; k++)
+        expert(&l->gate.random.a, &l->up.random.a, &l->down.random.a, choice[k], rounded, compute, p[choice[k]] / chosen, y);
     double gate = dot_rounded(&l->shared_gate.random.a, 0, 0, exact);
     expert(&l->shared_gate_proj.random.a, &l->shared_up.random.a, &l->shared_down.random.a, 0, rounded, compute, 1 / (1 + exp(-gate)), y);
 }
@@ -138,9 +143,11 @@ static void ties_and_crowds(void **state) {
         /* that the lowest were taken: the answer is the mean of experts 0..3, or 9 alone */
         double direct[HIDDEN] = {0}, exact[HIDDEN], gate;
         for (int i = 0; i < HIDDEN; i++) exact[i] = x[i];
-        for (int e = 0; e < 4; e++) expert(&l.gate.random.a, &l.up.random.a, &l.down.random.a, crowd ? 9 : e, exact, BE_FLOAT32, 0.25, direct);
+        for (int e = 0; e < 4; e++)
+            expert(&l.gate.random.a, &l.up.random.a, &l.down.random.a, crowd ? 9 : e, exact, BE_FLOAT32, 0.25, direct);
         gate = dot_rounded(&l.shared_gate.random.a, 0, 0, exact);
-        expert(&l.shared_gate_proj.random.a, &l.shared_up.random.a, &l.shared_down.random.a, 0, exact, BE_FLOAT32, 1 / (1 + exp(-gate)), direct);
+        expert(&l.shared_gate_proj.random.a, &l.shared_up.random.a, &l.shared_down.random.a, 0, exact, BE_FLOAT32, 1 / (1 + exp(-gate)),
+               direct);
         assert_near("the lowest experts", y, direct, HIDDEN, 1e-5);
         layer_free(be, &l);
         close_cpu(be);
@@ -190,6 +197,7 @@ static void too_many_rows(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(values_and_bits), cmocka_unit_test(ties_and_crowds), cmocka_unit_test(damage_stays), cmocka_unit_test(too_many_rows)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(values_and_bits), cmocka_unit_test(ties_and_crowds), cmocka_unit_test(damage_stays),
+                                       cmocka_unit_test(too_many_rows)};
     return RUN(tests);
 }

@@ -43,7 +43,8 @@ static double rms_inverse(const double *x) {
 
 static void norm_case(struct backend *be, enum be_compute compute) {
     (void)compute;
-    float *x = randoms(ROWS * HIDDEN, 1, 0, 3), *delta = randoms(ROWS * HIDDEN, 2, 0, 1), *w = randoms(HIDDEN, 3, 1, 0.2), *y = zeros(ROWS * HIDDEN);
+    float *x = randoms(ROWS * HIDDEN, 1, 0, 3), *delta = randoms(ROWS * HIDDEN, 2, 0, 1), *w = randoms(HIDDEN, 3, 1, 0.2),
+          *y = zeros(ROWS * HIDDEN);
     struct be_vector *v = vector_of(be, w, HIDDEN);
     struct be_buffer bx = buffer_of(x, ROWS * HIDDEN), bd = buffer_of(delta, ROWS * HIDDEN), by = buffer_of(y, ROWS * HIDDEN);
     static double sum[ROWS * HIDDEN], want[ROWS * HIDDEN];
@@ -74,7 +75,8 @@ static void norm_case(struct backend *be, enum be_compute compute) {
 
 static void head_case(struct backend *be, enum be_compute compute) {
     struct weight w = weight_new(be, 1, VOCAB, HIDDEN, 4, 2, 5);
-    float *x = randoms(ROWS * HIDDEN, 1, 0, 3), *delta = randoms(ROWS * HIDDEN, 2, 0, 1), *n = randoms(HIDDEN, 3, 1, 0.2), *y = zeros(3 * VOCAB);
+    float *x = randoms(ROWS * HIDDEN, 1, 0, 3), *delta = randoms(ROWS * HIDDEN, 2, 0, 1), *n = randoms(HIDDEN, 3, 1, 0.2),
+          *y = zeros(3 * VOCAB);
     struct be_vector *v = vector_of(be, n, HIDDEN);
     struct be_buffer bx = buffer_of(x, ROWS * HIDDEN), bd = buffer_of(delta, ROWS * HIDDEN), by = buffer_of(y, 3 * VOCAB);
     static const int32_t pick[3] = {19, 0, 7};
@@ -149,6 +151,7 @@ static void greedy(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(embed_rows), cmocka_unit_test(add_norm_rows), cmocka_unit_test(head_rows), cmocka_unit_test(greedy)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(embed_rows), cmocka_unit_test(add_norm_rows), cmocka_unit_test(head_rows),
+                                       cmocka_unit_test(greedy)};
     return RUN(tests);
 }

@@ -1,4 +1,5 @@
-/* The thread pool: every item exactly once, whatever the threads; sleepers wake; nothing is allocated per job. Also run under ThreadSanitizer (preset tsan). */
+/* The thread pool: every item exactly once, whatever the threads; sleepers wake; nothing is allocated per job. Also run under
+ * ThreadSanitizer (preset tsan). */
 #include "../unit.h"
 #include "backend/cpu/cpu.h"
 #include <pthread.h>
@@ -19,7 +20,8 @@ struct job {
 static void run(void *ctx, int begin, int end, int worker) {
     struct job *j = ctx;
     if (worker < 0 || worker >= j->threads) atomic_fetch_add(&j->bad_worker, 1);
-    if (begin < 0 || end > j->n || begin >= end || (end - begin > j->grain && !(begin == 0 && end == j->n))) atomic_fetch_add(&j->bad_piece, 1);
+    if (begin < 0 || end > j->n || begin >= end || (end - begin > j->grain && !(begin == 0 && end == j->n)))
+        atomic_fetch_add(&j->bad_piece, 1);
     if (!pthread_equal(pthread_self(), j->caller)) atomic_fetch_add(&j->elsewhere, 1);
     for (int i = begin; i < end; i++) {
         atomic_fetch_add(&j->seen[i], 1);
