@@ -327,7 +327,7 @@ static bool list_jobs(struct task *t) {
         segments = n > segments ? n : segments;
         slots += (size_t)(n * ws->tiles[i].rows) * (size_t)d->heads;
     }
-    const bool split = segments > 1 && t->n_tiles * d->kv_heads < 4 * pool_threads(t->c->pool) && slots <= (size_t)ws->slots;
+    const bool split = segments > 1 && pool_threads(t->c->pool) > 1 && t->n_tiles * d->kv_heads < 4 * pool_threads(t->c->pool) && slots <= (size_t)ws->slots;
     int slot = 0;
     for (int i = t->n_tiles - 1; i >= 0; i--) {
         const int n = segments_of(t, &ws->tiles[i]);
