@@ -149,7 +149,7 @@ static void budget_to_the_byte(void **unused) {
     store_close(s);
 }
 
-static volatile bool watching;
+static _Atomic bool watching;
 static uint64_t seen_most;
 static void *watch(void *arg) {
     (void)arg;
