@@ -113,6 +113,8 @@ static void mul_tile(const struct weight_rows *w, int o, const struct act_row *x
     for (int g0 = 0; g0 < groups; g0 += LANES) {
         int n = min_int(LANES, groups - g0);
         load_tile(&t, w, o, g0, n);
+        if (g0 + LANES < groups) fetch_tile(w, o, TILE, g0 + LANES);
+        else fetch_tile(w, o + TILE, TILE, 0);
         for (int r = 0; r < rows; r += STEP) tile_step(&t, x + r, min_int(STEP, rows - r), g0, n, lanes + r);
     }
     for (int r = 0; r < rows; r++) {

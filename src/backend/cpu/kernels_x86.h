@@ -166,6 +166,20 @@ static inline void turn_halves(const uint8_t *p, size_t stride, int n, __m256 *o
     }
 }
 
+/* Start fetching what a tile of `rows` weight rows from o on will read at groups g0..: memory is far, and the rows lie apart. What lies
+ * past the matrix is not read, only asked for. */
+static inline void fetch_tile(const struct weight_rows *w, int o, int rows, int g0) {
+    size_t row = (size_t)w->in / 2, small = (size_t)w->in / GROUP * 2;
+    for (int i = 0; i < rows; i++) {
+        const uint8_t *codes = w->codes + (size_t)(o + i) * row + (size_t)g0 * GROUP / 2;
+        for (int k = 0; k < LANES * GROUP / 2; k += 64) _mm_prefetch((const char *)codes + k, _MM_HINT_T0);
+    }
+    for (size_t k = 0; g0 == 0 && k < (size_t)rows * small; k += 64) {
+        _mm_prefetch((const char *)w->scales + (size_t)o * small + k, _MM_HINT_T0);
+        _mm_prefetch((const char *)w->biases + (size_t)o * small + k, _MM_HINT_T0);
+    }
+}
+
 /* ---- float32 rows: weights are made float once for many rows ---- */
 
 struct float_tile {
