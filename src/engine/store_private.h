@@ -12,7 +12,8 @@
  *     80  position u32                      376  checksum of the header so far u64
  *
  * A block: u32 n, then n bytes. With STORE_PACKED set in n they are a zstd frame of the block's 32-bit words split into four planes, first
- * bytes first (the exponents of neighbours resemble each other, their mantissas do not); otherwise the block as it is.
+ * bytes first (the exponents of neighbours resemble each other, their mantissas do not); otherwise, where that saves less than a tenth, the
+ * block as it is. A plane of a whole block is one block of zstd's, with a code table of its own.
  */
 #ifndef ENGINE_STORE_PRIVATE_H
 #define ENGINE_STORE_PRIVATE_H
@@ -21,7 +22,7 @@
 #include <zstd.h>
 
 /* ---- the format (store_format.c): pure functions ---- */
-enum { STORE_HEADER = 384, STORE_BLOCK = 256 * 1024, STORE_BLOCK_HEAD = 4, STORE_NAME = 56 };
+enum { STORE_HEADER = 384, STORE_BLOCK = 512 * 1024, STORE_BLOCK_HEAD = 4, STORE_NAME = 56 };
 #define STORE_PACKED 0x80000000u
 
 /* What decides whether a file is this cache's, and how large its payload must be. */
