@@ -1,6 +1,6 @@
 # `cmake --install build`: the program, the library with its two headers and pkg-config file, and the embedded model.
 include(GNUInstallDirs)
-# One archive of the engine and text rooms: what a program links.
+# The library is static, so what it needs is public in its pkg-config file. One archive of the engine and text rooms: what a program links.
 add_library(calla_static STATIC cmake/empty.c)
 set_target_properties(calla_static PROPERTIES OUTPUT_NAME calla)
 foreach(room base checkpoint text backend model engine)
@@ -15,9 +15,8 @@ includedir=\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}
 Name: calla
 Description: inference engine for Qwen3.6-35B-A3B in MLX 4-bit
 Version: ${PROJECT_VERSION}
-Requires.private: libpcre2-8 libutf8proc libzstd
-Libs: -L\${libdir} -lcalla
-Libs.private: -lpthread -lm
+Requires: libpcre2-8 libutf8proc libzstd
+Libs: -L\${libdir} -lcalla -lpthread -lm
 Cflags: -I\${includedir}
 ")
 if(TARGET calla)

@@ -21,6 +21,9 @@ door_missing() {
     printf '%s' "$missing"
 }
 
+# Homebrew keeps its clang (the one with libFuzzer) off the PATH.
+if command -v brew >/dev/null 2>&1 && [ -d "$(brew --prefix llvm 2>/dev/null)/bin" ]; then PATH=$(brew --prefix llvm)/bin:$PATH; fi
+
 door_has_fuzzer() {
     command -v clang >/dev/null 2>&1 || return 1
     [ -n "$(find "$(clang --print-resource-dir)/lib" -name '*clang_rt.fuzzer*' 2>/dev/null | head -n 1)" ]
@@ -106,10 +109,13 @@ door_build() {
     case $preset in release) dir=build ;; asan-ubsan) dir=build-asan ;; *) dir=build-$preset ;; esac
     log=$dir/door.log
     mkdir -p "$dir"
-    if [ ! -f "$dir/build.ninja" ]; then
+    # configured again whenever the flags differ from those of the last time
+    flags="$preset ${DOOR_CMAKE_FLAGS:-}"
+    if [ ! -f "$dir/build.ninja" ] || [ "$flags" != "$(cat "$dir/.door-flags" 2>/dev/null)" ]; then
         say "configuring $dir"
         # shellcheck disable=SC2086
         cmake --preset "$preset" ${DOOR_CMAKE_FLAGS:-} >"$log" 2>&1 || { cat "$log" >&2; die "cmake failed"; }
+        printf '%s\n' "$flags" >"$dir/.door-flags"
     fi
     [ -f "$dir/.door-built" ] || say "building in $dir (the first time takes a minute or two)"
     cmake --build "$dir" ${1:+--target "$@"} >"$log" 2>&1 || { tail -n 60 "$log" >&2; die "the build failed; the whole log is $log"; }

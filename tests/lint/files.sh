@@ -2,6 +2,7 @@
 # Sizes (files stop at 800 lines), no path of a developer's machine, no unfinished marks, the licence in place.
 cd "$(dirname "$0")/../.." || exit 1
 bad=0
+[ -n "$(git ls-files src)" ] || { echo "git lists no files here"; exit 1; }
 for file in $(git ls-files 'src/*' 'include/*' 'tests/*.c' 'tests/*.h' 'tests/*.py' 'tools/*' 'examples/*' | grep -Ev '(tables|unicode)'); do
     [ -f "$file" ] || continue
     lines=$(wc -l <"$file")
