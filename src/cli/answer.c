@@ -101,7 +101,8 @@ static int pull(struct session *s, struct calla_request *r, struct calla_parser 
     return code;
 }
 
-int answer_generate(struct session *s, const int32_t *ids, size_t n, const struct answer_options *o, struct answer *a, struct calla_error *err) {
+int answer_generate(struct session *s, const int32_t *ids, size_t n, const struct answer_options *o, struct answer *a,
+                    struct calla_error *err) {
     memset(a, 0, sizeof *a);
     struct calla_params params = calla_params_defaults();
     params.prompt = ids;
@@ -128,7 +129,8 @@ int answer_generate(struct session *s, const int32_t *ids, size_t n, const struc
     if (!code && parser) code = calla_parser_finish(parser, a->usage.finish == CALLA_FINISH_LENGTH || a->interrupted, on_event, &p);
     switch_to(&p, false);
     if (a->calls.len) str_puts(&a->calls, "]");
-    if (!code && (a->content.failed || a->reasoning.failed || a->calls.failed)) code = err_set(err, CALLA_E_MEMORY, "out of memory for the answer");
+    if (!code && (a->content.failed || a->reasoning.failed || a->calls.failed))
+        code = err_set(err, CALLA_E_MEMORY, "out of memory for the answer");
     calla_request_free(r);
     calla_parser_free(parser);
     if (code) answer_free(a);

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct command *const commands[] = {&cmd_run,   &cmd_chat,   &cmd_serve,    &cmd_info,     &cmd_verify, &cmd_tokens,
+static const struct command *const commands[] = {&cmd_run,    &cmd_chat,     &cmd_serve,    &cmd_info, &cmd_verify, &cmd_tokens,
                                                  &cmd_prompt, &cmd_logprobs, &cmd_selftest, &cmd_eval, &cmd_synth};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 

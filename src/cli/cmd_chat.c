@@ -12,8 +12,8 @@
 
 struct chat {
     struct session s;
-    struct str messages;     /* JSON array without its closing bracket, or empty */
-    size_t turn;             /* length of `messages` before the user's last turn */
+    struct str messages; /* JSON array without its closing bracket, or empty */
+    size_t turn;         /* length of `messages` before the user's last turn */
     const char *system;
     bool no_thinking, hide, stats;
     struct calla_sampling sampling;
@@ -86,19 +86,26 @@ static int answer_turn(struct chat *c, const char *text, struct calla_error *err
     if (!c->messages.failed) c->messages.len--;
     if (!code) code = calla_prompt_encode(prompt, c->s.tokenizer, &ids, err);
     if (!code) {
-        struct answer_options ao = {.thinking = calla_prompt_thinking(prompt), .sampling = c->sampling, .max_tokens = c->max_tokens, .out = stdout,
-                                    .thoughts = c->hide ? NULL : stdout, .color = isatty(1)};
+        struct answer_options ao = {.thinking = calla_prompt_thinking(prompt),
+                                    .sampling = c->sampling,
+                                    .max_tokens = c->max_tokens,
+                                    .out = stdout,
+                                    .thoughts = c->hide ? NULL : stdout,
+                                    .color = isatty(1)};
         session_interrupted = 0;
         code = answer_generate(&c->s, ids.data, ids.len, &ao, &a, err);
         session_interrupted = 0;
     }
     if (code) c->messages.len = c->turn;
     else {
-        printf("%s\n\n", a.interrupted ? " [stopped]" : a.usage.finish == CALLA_FINISH_LENGTH ? " [cut: the context or --max-tokens is full]" : "");
+        printf("%s\n\n", a.interrupted                           ? " [stopped]"
+                         : a.usage.finish == CALLA_FINISH_LENGTH ? " [cut: the context or --max-tokens is full]"
+                                                                 : "");
         add_message(&c->messages, "assistant", a.content.data ? a.content.data : "", a.content.len);
         if (c->stats)
-            printf("[%zu prompt tokens, %.1f/s; %zu generated, %.1f/s]\n\n", a.usage.prompt_tokens, (double)a.usage.prompt_tokens / (a.usage.prefill_seconds + 1e-9),
-                   a.usage.generated_tokens, (double)a.usage.generated_tokens / (a.usage.decode_seconds + 1e-9));
+            printf("[%zu prompt tokens, %.1f/s; %zu generated, %.1f/s]\n\n", a.usage.prompt_tokens,
+                   (double)a.usage.prompt_tokens / (a.usage.prefill_seconds + 1e-9), a.usage.generated_tokens,
+                   (double)a.usage.generated_tokens / (a.usage.decode_seconds + 1e-9));
     }
     fflush(stdout);
     answer_free(&a);

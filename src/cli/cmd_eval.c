@@ -1,7 +1,8 @@
 /* cli/cmd_eval.c - `calla eval`: perplexity of a text and agreement of first tokens with a stored reference.
  *
- * Documents of the text are split at "<|endoftext|>"; ids = [<|endoftext|>] + tokens of the document without its outer newlines; every id after the first is
- * scored; perplexity = exp(sum of negative log likelihoods / number of scored ids). The reference is a file as tools/eval_reference.py writes it.
+ * Documents of the text are split at "<|endoftext|>"; ids = [<|endoftext|>] + tokens of the document without its outer newlines; every id
+ * after the first is scored; perplexity = exp(sum of negative log likelihoods / number of scored ids). The reference is a file as
+ * tools/eval_reference.py writes it.
  */
 #include "base/error.h"
 #include "base/file.h"
@@ -15,11 +16,11 @@ struct result {
     double nll;
     size_t tokens;
     int documents;
-    double document_change;   /* mean over documents of |change of loss per token| against the reference */
+    double document_change; /* mean over documents of |change of loss per token| against the reference */
     bool has_reference;
     double reference_perplexity;
     int first, first_same, missed; /* missed: other id although float32's two best differ by more than 0.1 nat */
-    struct str missed_list;   /* JSON */
+    struct str missed_list;        /* JSON */
 };
 
 static struct slice trim_newlines(struct slice s) {
@@ -64,8 +65,10 @@ static int eval_text(struct session *s, struct slice all, const struct json *ref
         r->documents++;
         if (stored) {
             double ref_n, ref_nll;
-            if (!doc || !doc->child || !json_double(doc->child, &ref_n) || !json_double(doc->child->next, &ref_nll) || (size_t)ref_n != tokens)
-                code = err_set(err, CALLA_E_FORMAT, "document %d has %zu tokens, the reference says otherwise: another text or tokenizer", r->documents, tokens);
+            if (!doc || !doc->child || !json_double(doc->child, &ref_n) || !json_double(doc->child->next, &ref_nll) ||
+                (size_t)ref_n != tokens)
+                code = err_set(err, CALLA_E_FORMAT, "document %d has %zu tokens, the reference says otherwise: another text or tokenizer",
+                               r->documents, tokens);
             else r->document_change += fabs(nll - ref_nll) / (double)tokens, compared++, doc = doc->next;
         }
     }
@@ -97,8 +100,8 @@ static int eval_first(struct session *s, const struct json *reference, struct re
         if (score.steps[0].id == want) r->first_same++;
         else {
             if (best - second > 0.1) r->missed++;
-            str_printf(&r->missed_list, "%s{\"prompt\":%d,\"want\":%lld,\"got\":%d,\"margin\":%.5f}", r->missed_list.len ? "," : "", r->first - 1,
-                       (long long)want, score.steps[0].id, best - second);
+            str_printf(&r->missed_list, "%s{\"prompt\":%d,\"want\":%lld,\"got\":%d,\"margin\":%.5f}", r->missed_list.len ? "," : "",
+                       r->first - 1, (long long)want, score.steps[0].id, best - second);
         }
         score_free(&score);
     }
@@ -109,23 +112,25 @@ static int eval_first(struct session *s, const struct json *reference, struct re
 static void print_result(const struct result *r, const struct calla_model_info *info, bool json) {
     double ppl = exp(r->nll / (double)r->tokens), change = r->has_reference ? 100 * (ppl / r->reference_perplexity - 1) : 0;
     if (!json) {
-        printf("%s on %s (%s), %s\n", info->name, info->backend, info->isa, info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types");
+        printf("%s on %s (%s), %s\n", info->name, info->backend, info->isa,
+               info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types");
         printf("perplexity             %.6f over %zu tokens of %d documents\n", ppl, r->tokens, r->documents);
         if (r->has_reference) {
             printf("  against reference    %.6f: %+.4f%%\n", r->reference_perplexity, change);
             printf("  change per document  %.5f nat a token (mean of absolute values)\n", r->document_change);
         }
         if (r->first)
-            printf("first tokens           %d of %d as the reference (%.2f%%), %d missed with a margin over 0.1 nat\n", r->first_same, r->first,
-                   100.0 * r->first_same / r->first, r->missed);
+            printf("first tokens           %d of %d as the reference (%.2f%%), %d missed with a margin over 0.1 nat\n", r->first_same,
+                   r->first, 100.0 * r->first_same / r->first, r->missed);
         return;
     }
     printf("{\"perplexity\":%.8f,\"tokens\":%zu,\"documents\":%d", ppl, r->tokens, r->documents);
     if (r->has_reference) printf(",\"perplexity_change\":%.8f,\"document_change\":%.8f", change / 100, r->document_change);
     if (r->first)
-        printf(",\"first_tokens\":%d,\"first_token_agreement\":%.6f,\"missed_over_margin\":%d,\"missed\":[%s]", r->first, (double)r->first_same / r->first, r->missed,
-               r->missed_list.data ? r->missed_list.data : "");
-    printf(",\"backend\":\"%s\",\"isa\":\"%s\",\"compute\":\"%s\"}\n", info->backend, info->isa, info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default");
+        printf(",\"first_tokens\":%d,\"first_token_agreement\":%.6f,\"missed_over_margin\":%d,\"missed\":[%s]", r->first,
+               (double)r->first_same / r->first, r->missed, r->missed_list.data ? r->missed_list.data : "");
+    printf(",\"backend\":\"%s\",\"isa\":\"%s\",\"compute\":\"%s\"}\n", info->backend, info->isa,
+           info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default");
 }
 
 static int read_beside(struct session *s, const char *given, const char *name, struct str *out, struct calla_error *err) {
@@ -146,7 +151,8 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     bool json = false;
     struct option own[] = {
         {OPTION_TEXT, "text", &text_path, "FILE", "text to score (default: eval.txt beside the model)", 0, 0},
-        {OPTION_TEXT, "reference", &reference_path, "FILE", "what the text and prompts gave in float32 (default: eval_float32.json beside the model)", 0, 0},
+        {OPTION_TEXT, "reference", &reference_path, "FILE",
+         "what the text and prompts gave in float32 (default: eval_float32.json beside the model)", 0, 0},
         {OPTION_FLAG, "json", &json, "", "as JSON", 0, 0},
     };
     const struct option_table tables[] = {{own, 3}, {shared, COMMON_OPTIONS}};

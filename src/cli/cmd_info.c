@@ -18,16 +18,17 @@ static int inspect(const struct common *common, int parallel, struct calla_model
 static void print_text(const struct calla_model_info *i) {
     char a[32];
     printf("model            %s\n", i->name);
-    printf("dimensions       hidden %d, %d layers (%d attention, %d gated deltanet), vocabulary %d, %d experts, %d used\n", i->hidden, i->layers,
-           i->attention_layers, i->layers - i->attention_layers, i->vocab, i->experts, i->experts_used);
+    printf("dimensions       hidden %d, %d layers (%d attention, %d gated deltanet), vocabulary %d, %d experts, %d used\n", i->hidden,
+           i->layers, i->attention_layers, i->layers - i->attention_layers, i->vocab, i->experts, i->experts_used);
     printf("parameters       %.3f billion\n", (double)i->parameters / 1e9);
     printf("on disk          %s\n", human_bytes(i->file_bytes, a));
     for (int g = 0; g < i->n_groups; g++) printf("  %-14s %s\n", i->groups[g].name, human_bytes(i->groups[g].bytes, a));
     char b[32];
-    printf("read per token   %s of weights, %s of state (read and written), %llu bytes of KV per token of context\n", human_bytes(i->active_bytes, a),
-           human_bytes(2 * i->state_bytes, b), (unsigned long long)i->kv_bytes);
+    printf("read per token   %s of weights, %s of state (read and written), %llu bytes of KV per token of context\n",
+           human_bytes(i->active_bytes, a), human_bytes(2 * i->state_bytes, b), (unsigned long long)i->kv_bytes);
     printf("positions        %d declared by the checkpoint, %d planned\n", i->max_position, i->max_seq);
-    printf("runs on          %s (%s), %d threads, %s\n", i->backend, i->isa, i->threads, i->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types");
+    printf("runs on          %s (%s), %d threads, %s\n", i->backend, i->isa, i->threads,
+           i->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types");
     printf("memory           %s for %d sequence%s of %d tokens, besides the file's own pages\n", human_bytes(i->plan.total, a), i->parallel,
            i->parallel == 1 ? "" : "s", i->max_seq);
     printf("  KV cache       %s\n", human_bytes(i->plan.kv, a));
@@ -41,22 +42,25 @@ static void print_json(const struct calla_model_info *i) {
     struct str s = {0};
     str_puts(&s, "{\"name\":");
     json_write_string(&s, i->name, strlen(i->name));
-    str_printf(&s, ",\"hidden\":%d,\"layers\":%d,\"attention_layers\":%d,\"vocab\":%d,\"experts\":%d,\"experts_used\":%d", i->hidden, i->layers,
-               i->attention_layers, i->vocab, i->experts, i->experts_used);
-    str_printf(&s, ",\"parameters\":%llu,\"file_bytes\":%llu,\"active_bytes\":%llu,\"state_bytes\":%llu,\"kv_bytes\":%llu", (unsigned long long)i->parameters,
-               (unsigned long long)i->file_bytes, (unsigned long long)i->active_bytes, (unsigned long long)i->state_bytes, (unsigned long long)i->kv_bytes);
+    str_printf(&s, ",\"hidden\":%d,\"layers\":%d,\"attention_layers\":%d,\"vocab\":%d,\"experts\":%d,\"experts_used\":%d", i->hidden,
+               i->layers, i->attention_layers, i->vocab, i->experts, i->experts_used);
+    str_printf(&s, ",\"parameters\":%llu,\"file_bytes\":%llu,\"active_bytes\":%llu,\"state_bytes\":%llu,\"kv_bytes\":%llu",
+               (unsigned long long)i->parameters, (unsigned long long)i->file_bytes, (unsigned long long)i->active_bytes,
+               (unsigned long long)i->state_bytes, (unsigned long long)i->kv_bytes);
     str_puts(&s, ",\"groups\":{");
     for (int g = 0; g < i->n_groups; g++) {
         if (g) str_putc(&s, ',');
         json_write_string(&s, i->groups[g].name, strlen(i->groups[g].name));
         str_printf(&s, ":%llu", (unsigned long long)i->groups[g].bytes);
     }
-    str_printf(&s, "},\"max_position\":%d,\"max_seq\":%d,\"parallel\":%d,\"threads\":%d,\"backend\":\"%s\",\"isa\":\"%s\"", i->max_position, i->max_seq,
-               i->parallel, i->threads, i->backend, i->isa);
+    str_printf(&s, "},\"max_position\":%d,\"max_seq\":%d,\"parallel\":%d,\"threads\":%d,\"backend\":\"%s\",\"isa\":\"%s\"", i->max_position,
+               i->max_seq, i->parallel, i->threads, i->backend, i->isa);
     const struct calla_plan *p = &i->plan;
-    str_printf(&s, ",\"plan\":{\"weights_mapped\":%llu,\"weights_copied\":%llu,\"state\":%llu,\"kv\":%llu,\"scratch\":%llu,\"text\":%llu,\"total\":%llu}}",
-               (unsigned long long)p->weights_mapped, (unsigned long long)p->weights_copied, (unsigned long long)p->state, (unsigned long long)p->kv,
-               (unsigned long long)p->scratch, (unsigned long long)p->text, (unsigned long long)p->total);
+    str_printf(&s,
+               ",\"plan\":{\"weights_mapped\":%llu,\"weights_copied\":%llu,\"state\":%llu,\"kv\":%llu,\"scratch\":%llu,\"text\":%llu,"
+               "\"total\":%llu}}",
+               (unsigned long long)p->weights_mapped, (unsigned long long)p->weights_copied, (unsigned long long)p->state,
+               (unsigned long long)p->kv, (unsigned long long)p->scratch, (unsigned long long)p->text, (unsigned long long)p->total);
     if (!s.failed) puts(s.data);
     str_free(&s);
 }
@@ -108,8 +112,9 @@ static int run_verify(const struct command *self, int argc, char **argv, struct 
         code = err_set(err, CALLA_E_FORMAT, "%s: the tokenizer has %d ids, the model only %d", dir, calla_tokenizer_size(tok), info.vocab);
     if (!code) {
         char a[32];
-        printf("%s: whole: %d layers, %.3f billion parameters, %s in tensors, every tensor consumed, norms plausible, tokenizer of %d ids\n", dir, info.layers,
-               (double)info.parameters / 1e9, human_bytes(info.file_bytes, a), calla_tokenizer_size(tok));
+        printf(
+            "%s: whole: %d layers, %.3f billion parameters, %s in tensors, every tensor consumed, norms plausible, tokenizer of %d ids\n",
+            dir, info.layers, (double)info.parameters / 1e9, human_bytes(info.file_bytes, a), calla_tokenizer_size(tok));
         if (hash) code = hash_folder(dir, stdout, err);
     }
     calla_tokenizer_close(tok);

@@ -11,7 +11,8 @@ static void write_case(struct str *out, const struct calla_ids *ids, const struc
     str_puts(out, "],\"steps\":[");
     for (size_t i = 0; i < s->n_steps; i++) {
         str_printf(out, "%s{\"id\":%d,\"top\":[", i ? "," : "", s->steps[i].id);
-        for (int k = 0; k < s->steps[i].n_top; k++) str_printf(out, "%s[%d,%.6f]", k ? "," : "", s->steps[i].top[k].id, (double)s->steps[i].top[k].logprob);
+        for (int k = 0; k < s->steps[i].n_top; k++)
+            str_printf(out, "%s[%d,%.6f]", k ? "," : "", s->steps[i].top[k].id, (double)s->steps[i].top[k].logprob);
         str_puts(out, "]}");
     }
     str_puts(out, "]}");

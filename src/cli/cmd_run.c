@@ -6,7 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static int build_prompt(const char *text, size_t n, const char *system, bool raw, bool no_thinking, struct calla_prompt **out, struct calla_error *err) {
+static int build_prompt(const char *text, size_t n, const char *system, bool raw, bool no_thinking, struct calla_prompt **out,
+                        struct calla_error *err) {
     if (raw) return calla_prompt_raw(text, n, true, out, err);
     struct str messages = {0};
     str_puts(&messages, "[");
@@ -64,7 +65,10 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     if (!code) code = calla_prompt_encode(prompt, s.tokenizer, &ids, err);
     if (!code && !ids.len) code = err_set(err, CALLA_E_USAGE, "the prompt is empty");
     if (!code) {
-        struct answer_options o = {.thinking = calla_prompt_thinking(prompt), .raw = raw, .out = stdout, .thoughts = hide || common.quiet ? NULL : stderr,
+        struct answer_options o = {.thinking = calla_prompt_thinking(prompt),
+                                   .raw = raw,
+                                   .out = stdout,
+                                   .thoughts = hide || common.quiet ? NULL : stderr,
                                    .color = isatty(2)};
         o.sampling = s.info.sampling;
         code = sampling_apply(&sampling, &o.sampling, &o.max_tokens, err);
@@ -74,11 +78,12 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     if (!code) {
         fputc('\n', stdout);
         if (a.interrupted) code = err_set(err, CALLA_E_CANCELLED, "interrupted");
-        else if (a.usage.finish == CALLA_FINISH_LENGTH && !common.quiet) fprintf(stderr, "calla: the answer was cut: --max-tokens or the context is full\n");
+        else if (a.usage.finish == CALLA_FINISH_LENGTH && !common.quiet)
+            fprintf(stderr, "calla: the answer was cut: --max-tokens or the context is full\n");
         if (stats)
-            fprintf(stderr, "calla: %zu prompt tokens in %.2f s (%.1f/s), %zu generated in %.2f s (%.1f/s)\n", a.usage.prompt_tokens, a.usage.prefill_seconds,
-                    (double)a.usage.prompt_tokens / (a.usage.prefill_seconds + 1e-9), a.usage.generated_tokens, a.usage.decode_seconds,
-                    (double)a.usage.generated_tokens / (a.usage.decode_seconds + 1e-9));
+            fprintf(stderr, "calla: %zu prompt tokens in %.2f s (%.1f/s), %zu generated in %.2f s (%.1f/s)\n", a.usage.prompt_tokens,
+                    a.usage.prefill_seconds, (double)a.usage.prompt_tokens / (a.usage.prefill_seconds + 1e-9), a.usage.generated_tokens,
+                    a.usage.decode_seconds, (double)a.usage.generated_tokens / (a.usage.decode_seconds + 1e-9));
     }
     answer_free(&a);
     calla_ids_free(&ids);
@@ -88,5 +93,6 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     return code;
 }
 
-const struct command cmd_run = {"run", "one answer to a prompt, streamed to standard output", "[PROMPT]",
-                                "Without PROMPT the prompt is read from standard input. The reasoning goes to standard error, the answer to standard output.", run};
+const struct command cmd_run = {
+    "run", "one answer to a prompt, streamed to standard output", "[PROMPT]",
+    "Without PROMPT the prompt is read from standard input. The reasoning goes to standard error, the answer to standard output.", run};

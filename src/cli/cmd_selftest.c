@@ -1,7 +1,8 @@
 /* cli/cmd_selftest.c - `calla selftest`: replays stored answers on the chosen model and back end.
  *
- * Understands the forms of tests/golden: {"cases":[{"prompt","prompt_logprobs","steps"}]} and {"cases":[{"prompt","greedy","top"}]} (forward pass; with
- * "messages" also the prompt's ids), [{"text","ids"}] (tokenizer), [{"name","messages","tools","kwargs","expect"}] (chat template).
+ * Understands the forms of tests/golden: {"cases":[{"prompt","prompt_logprobs","steps"}]} and {"cases":[{"prompt","greedy","top"}]}
+ * (forward pass; with "messages" also the prompt's ids), [{"text","ids"}] (tokenizer), [{"name","messages","tools","kwargs","expect"}]
+ * (chat template).
  */
 #include "base/error.h"
 #include "base/file.h"
@@ -16,7 +17,7 @@ struct tester {
     float tolerance;
     bool verbose;
     int passed, failed;
-    double worst;        /* largest difference of a log probability */
+    double worst; /* largest difference of a log probability */
 };
 
 static void report(struct tester *t, bool ok, const char *name, const char *what) {
@@ -49,7 +50,8 @@ static void check_top(struct tester *t, const struct json *want, const struct sc
         while (k < got->n_top && got->top[k].id != id) k++;
         if (k == got->n_top) snprintf(why, n, "step %zu: id %lld is not among the %d best", step, (long long)id, got->n_top);
         else if (!near(t, (double)got->top[k].logprob, logprob))
-            snprintf(why, n, "step %zu: id %lld has log probability %.5f, stored %.5f", step, (long long)id, (double)got->top[k].logprob, logprob);
+            snprintf(why, n, "step %zu: id %lld has log probability %.5f, stored %.5f", step, (long long)id, (double)got->top[k].logprob,
+                     logprob);
     }
 }
 
@@ -58,7 +60,8 @@ static void check_prompt_logprobs(struct tester *t, const struct json *want, con
     for (const struct json *w = want ? want->child : NULL; w && !*why; w = w->next, i++) {
         double x;
         if (i + 1 >= got->n_prompt || !json_double(w, &x)) snprintf(why, n, "prompt_logprobs do not fit the prompt");
-        else if (!near(t, (double)got->prompt[i], x)) snprintf(why, n, "prompt position %zu: log probability %.5f, stored %.5f", i + 1, (double)got->prompt[i], x);
+        else if (!near(t, (double)got->prompt[i], x))
+            snprintf(why, n, "prompt position %zu: log probability %.5f, stored %.5f", i + 1, (double)got->prompt[i], x);
     }
 }
 
@@ -91,8 +94,8 @@ static void same_ids(const struct calla_ids *got, const struct calla_ids *want, 
     size_t i = 0;
     while (i < got->len && i < want->len && got->data[i] == want->data[i]) i++;
     if (i < got->len || i < want->len)
-        snprintf(why, n, "ids differ from position %zu on: %d, stored %d (%zu ids, stored %zu)", i, i < got->len ? got->data[i] : -1, i < want->len ? want->data[i] : -1,
-                 got->len, want->len);
+        snprintf(why, n, "ids differ from position %zu on: %d, stored %d (%zu ids, stored %zu)", i, i < got->len ? got->data[i] : -1,
+                 i < want->len ? want->data[i] : -1, got->len, want->len);
 }
 
 static int forward_case(struct tester *t, const struct json *c, int index, struct calla_error *err) {
@@ -156,7 +159,8 @@ static int chat_case(struct tester *t, const struct json *c, struct calla_error 
     if (error) {
         char text[128];
         if (!code) snprintf(why, sizeof why, "rendered, though the template refuses it");
-        else if (!strstr(refused.message, slice_text(error->string, text, sizeof text))) snprintf(why, sizeof why, "refused with: %.200s", refused.message);
+        else if (!strstr(refused.message, slice_text(error->string, text, sizeof text)))
+            snprintf(why, sizeof why, "refused with: %.200s", refused.message);
     } else if (code) snprintf(why, sizeof why, "%.200s", refused.message);
     else {
         size_t n;
@@ -180,7 +184,8 @@ static int run_file(struct tester *t, const char *path, struct calla_error *err)
     if (!code && (!json_is(cases, JSON_ARRAY) || !cases->child)) code = err_set(err, CALLA_E_FORMAT, "no cases in it");
     for (const struct json *c = code ? NULL : cases->child; c && !code; c = c->next, index++) {
         if (json_get(c, "prompt")) code = forward_case(t, c, index, err);
-        else if (json_get(c, "ids")) code = t->s->tokenizer ? tokenizer_case(t, c, index, err) : err_set(err, CALLA_E_NOT_FOUND, "the model has no tokenizer");
+        else if (json_get(c, "ids"))
+            code = t->s->tokenizer ? tokenizer_case(t, c, index, err) : err_set(err, CALLA_E_NOT_FOUND, "the model has no tokenizer");
         else if (json_get(c, "expect")) code = chat_case(t, c, err);
         else code = err_set(err, CALLA_E_FORMAT, "case %d has none of the known forms", index);
     }
@@ -196,7 +201,8 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     common_options(&common, shared);
     struct tester t = {.tolerance = 1e-3f};
     struct option own[] = {
-        {OPTION_REAL, "tolerance", &t.tolerance, "X", "largest difference of a log probability (default 0.001: for --compute float32)", 0, 1e9},
+        {OPTION_REAL, "tolerance", &t.tolerance, "X", "largest difference of a log probability (default 0.001: for --compute float32)", 0,
+         1e9},
         {OPTION_FLAG, "verbose", &t.verbose, "", "also name the cases that pass", 0, 0},
     };
     const struct option_table tables[] = {{own, 2}, {shared, COMMON_OPTIONS}};
@@ -216,8 +222,8 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     }
     for (int i = 0; i < n_rest && !code; i++) code = run_file(&t, rest[i], err);
     if (!code) {
-        printf("%s on %s (%s, %s): %d passed, %d failed", s.info.name, s.info.backend, s.info.isa, s.info.compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types",
-               t.passed, t.failed);
+        printf("%s on %s (%s, %s): %d passed, %d failed", s.info.name, s.info.backend, s.info.isa,
+               s.info.compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types", t.passed, t.failed);
         if (t.worst > 0) printf(", largest difference of a log probability %.2g", t.worst);
         putchar('\n');
         if (t.failed || !t.passed) code = err_set(err, CALLA_E_INTERNAL, "selftest failed");
@@ -228,5 +234,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     return code;
 }
 
-const struct command cmd_selftest = {"selftest", "replay stored answers and compare", "[FILE...]",
-                                     "Without FILE the model's own selftest.json is replayed. Compare with --compute float32; the fast types need a larger --tolerance.", run};
+const struct command cmd_selftest = {
+    "selftest", "replay stored answers and compare", "[FILE...]",
+    "Without FILE the model's own selftest.json is replayed. Compare with --compute float32; the fast types need a larger --tolerance.",
+    run};

@@ -26,8 +26,9 @@ static void print_ready(const struct session *s, const char *host, int port) {
     const struct calla_model_info *i = &s->info;
     bool v6 = strchr(host, ':') != NULL;
     printf("calla: listening on http://%s%s%s:%d\n", v6 ? "[" : "", host, v6 ? "]" : "", port);
-    printf("calla: model %s, back end %s (%s, %d threads), context %d tokens, %d at once, memory %s besides %s of mapped weights\n", i->name, i->backend, i->isa,
-           i->threads, i->max_seq, i->parallel, human_bytes(i->plan.total, a), human_bytes(i->plan.weights_mapped, b));
+    printf("calla: model %s, back end %s (%s, %d threads), context %d tokens, %d at once, memory %s besides %s of mapped weights\n",
+           i->name, i->backend, i->isa, i->threads, i->max_seq, i->parallel, human_bytes(i->plan.total, a),
+           human_bytes(i->plan.weights_mapped, b));
     fflush(stdout);
 }
 
@@ -97,4 +98,5 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     return code;
 }
 
-const struct command cmd_serve = {"serve", "the OpenAI-compatible HTTP server", "", "SIGTERM or Ctrl-C ends it cleanly; a second one ends running answers at once.", run};
+const struct command cmd_serve = {"serve", "the OpenAI-compatible HTTP server", "",
+                                  "SIGTERM or Ctrl-C ends it cleanly; a second one ends running answers at once.", run};

@@ -1,5 +1,6 @@
-/* cli/cmd_synth.c - `calla synth`: a checkpoint of random weights in the published shapes, the same bytes for the same seed, so that speed and memory can be
- * tried without the download. Its answers are noise; its activations stay in a sane range (codes uniform, scales so that each product keeps its variance).
+/* cli/cmd_synth.c - `calla synth`: a checkpoint of random weights in the published shapes, the same bytes for the same seed, so that speed
+ * and memory can be tried without the download. Its answers are noise; its activations stay in a sane range (codes uniform, scales so that
+ * each product keeps its variance).
  *
  * Values of a tensor depend on (seed, tensor, position) only. Shards hold at most SHARD bytes; nothing larger than one block is in memory.
  */
@@ -26,8 +27,8 @@
 struct writer {
     FILE *f;
     uint64_t seed;
-    uint64_t done, total, last;   /* bytes, for progress */
-    uint8_t *block;               /* [BLOCK] */
+    uint64_t done, total, last; /* bytes, for progress */
+    uint8_t *block;             /* [BLOCK] */
     bool quiet;
 };
 
@@ -57,7 +58,9 @@ static void fill(const struct synth_tensor *t, uint64_t seed, uint64_t first, si
         double x = 0;
         switch (t->kind) {
         case SYNTH_SCALES: x = t->scale * (0.5 + num_uniform(seed, k)); break;
-        case SYNTH_BIASES: x = -t->middle * t->scale * (0.5 + num_uniform(seed, k)); break; /* the same draw as the scale's: codes centred */
+        case SYNTH_BIASES:
+            x = -t->middle * t->scale * (0.5 + num_uniform(seed, k));
+            break; /* the same draw as the scale's: codes centred */
         case SYNTH_NORM: x = 1 + 0.2 * normal(seed, k); break;
         case SYNTH_CONV: x = 0.5 * normal(seed, k); break;
         default: x = -4 + 5 * num_uniform(seed, k); break; /* SYNTH_DT_BIAS */
@@ -76,7 +79,8 @@ static void progress(struct writer *w) {
     uint64_t now = clock_ns(), gap = isatty(2) ? 200000000ull : 5000000000ull;
     if (w->quiet || (now - w->last < gap && w->done != w->total)) return;
     w->last = now;
-    fprintf(stderr, "%scalla: writing %3.0f%%%s", isatty(2) ? "\r" : "", 100.0 * (double)w->done / (double)w->total, isatty(2) && w->done != w->total ? "" : "\n");
+    fprintf(stderr, "%scalla: writing %3.0f%%%s", isatty(2) ? "\r" : "", 100.0 * (double)w->done / (double)w->total,
+            isatty(2) && w->done != w->total ? "" : "\n");
 }
 
 static int write_tensor(struct writer *w, const struct synth_tensor *t, const char *path, struct calla_error *err) {
@@ -99,7 +103,10 @@ static int write_shard(struct writer *w, const struct synth_tensor *t, size_t n,
     uint64_t at = 0;
     str_puts(&head, "{\"__metadata__\":{\"format\":\"mlx\"}");
     for (size_t i = 0; i < n; i++) {
-        str_printf(&head, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t[i].name, t[i].kind == SYNTH_CODES ? "U32" : t[i].kind == SYNTH_A_LOG ? "F32" : "BF16");
+        str_printf(&head, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", t[i].name,
+                   t[i].kind == SYNTH_CODES   ? "U32"
+                   : t[i].kind == SYNTH_A_LOG ? "F32"
+                                              : "BF16");
         for (int d = 0; d < t[i].dims; d++) str_printf(&head, "%s%llu", d ? "," : "", (unsigned long long)t[i].shape[d]);
         str_printf(&head, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)at, (unsigned long long)(at + t[i].bytes));
         at += t[i].bytes;
@@ -220,7 +227,8 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         code = write_text(dir, "tokenizer.json", &text, err);
     }
     char a[32];
-    if (!code) printf("%s: %d layers, %zu tensors, %s, seed %llu\n", dir, layers, list.n, human_bytes(w.total, a), (unsigned long long)seed);
+    if (!code)
+        printf("%s: %d layers, %zu tensors, %s, seed %llu\n", dir, layers, list.n, human_bytes(w.total, a), (unsigned long long)seed);
     str_free(&text);
     synth_free(&list);
     mem_free(w.block);

@@ -33,7 +33,8 @@ int read_ids(const char *text, size_t n, struct calla_ids *ids, struct calla_err
         int64_t v = 0;
         size_t from = at;
         while (at < n && text[at] >= '0' && text[at] <= '9' && v < INT32_MAX) v = v * 10 + (text[at++] - '0');
-        if (at == from || v >= INT32_MAX) return err_set(err, CALLA_E_FORMAT, "byte %zu of the ids: a list of whole numbers is wanted", from);
+        if (at == from || v >= INT32_MAX)
+            return err_set(err, CALLA_E_FORMAT, "byte %zu of the ids: a list of whole numbers is wanted", from);
         int32_t id = (int32_t)v;
         int code = calla_ids_append(ids, &id, 1, err);
         if (code) return code;
@@ -143,7 +144,8 @@ static int run_prompt(const struct command *self, int argc, char **argv, struct 
     code = read_input(n_rest ? rest[0] : "-", &in, err);
     if (!code) code = json_parse(in.data ? in.data : "", in.len, &arena, &root, err);
     if (!code) {
-        const struct json *messages = json_get(root, "messages"), *tools = json_get(root, "tools"), *kwargs = json_get(root, "chat_template_kwargs");
+        const struct json *messages = json_get(root, "messages"), *tools = json_get(root, "tools"),
+                          *kwargs = json_get(root, "chat_template_kwargs");
         struct calla_chat_options o = {.strict = strict};
         bool flag;
         if (json_bool(json_get(kwargs, "enable_thinking"), &flag)) o.no_thinking = !flag;
@@ -151,7 +153,9 @@ static int run_prompt(const struct command *self, int argc, char **argv, struct 
         if (think >= 0) o.no_thinking = think == 1;
         if (json_is(tools, JSON_NULL)) tools = NULL;
         if (!messages) code = err_set(err, CALLA_E_INVALID, "the request has no messages");
-        else code = calla_chat_render(messages->raw.p, messages->raw.n, tools ? tools->raw.p : NULL, tools ? tools->raw.n : 0, &o, &prompt, err);
+        else
+            code = calla_chat_render(messages->raw.p, messages->raw.n, tools ? tools->raw.p : NULL, tools ? tools->raw.n : 0, &o, &prompt,
+                                     err);
     }
     if (!code) code = open_tokenizer(model, &tok, err);
     if (!code) code = calla_prompt_encode(prompt, tok, &ids, err);
@@ -181,6 +185,7 @@ static int run_prompt(const struct command *self, int argc, char **argv, struct 
     return code;
 }
 
-const struct command cmd_tokens = {"tokens", "text to token ids, and back with --decode", "[TEXT]", "Without TEXT standard input is read.", run_tokens};
+const struct command cmd_tokens = {"tokens", "text to token ids, and back with --decode", "[TEXT]", "Without TEXT standard input is read.",
+                                   run_tokens};
 const struct command cmd_prompt = {"prompt", "a chat request's JSON to the exact prompt text and ids", "[FILE]",
                                    "Without FILE, or with -, the request is read from standard input.", run_prompt};

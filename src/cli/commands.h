@@ -2,6 +2,7 @@
 #ifndef CLI_COMMANDS_H
 #define CLI_COMMANDS_H
 #include "cli/options.h"
-extern const struct command cmd_run, cmd_chat, cmd_serve, cmd_info, cmd_verify, cmd_tokens, cmd_prompt, cmd_logprobs, cmd_selftest, cmd_eval, cmd_synth;
+extern const struct command cmd_run, cmd_chat, cmd_serve, cmd_info, cmd_verify, cmd_tokens, cmd_prompt, cmd_logprobs, cmd_selftest,
+    cmd_eval, cmd_synth;
 int cli_main(int argc, char **argv);
 #endif

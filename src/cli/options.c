@@ -11,7 +11,8 @@
 
 static int bad_value(const struct option *o, const char *text, struct calla_error *err) {
     switch (o->kind) {
-    case OPTION_INT: return err_set(err, CALLA_E_USAGE, "--%s %s: a whole number from %.0f to %.0f is wanted", o->name, text, o->min, o->max);
+    case OPTION_INT:
+        return err_set(err, CALLA_E_USAGE, "--%s %s: a whole number from %.0f to %.0f is wanted", o->name, text, o->min, o->max);
     case OPTION_REAL: return err_set(err, CALLA_E_USAGE, "--%s %s: a number from %g to %g is wanted", o->name, text, o->min, o->max);
     case OPTION_SIZE: return err_set(err, CALLA_E_USAGE, "--%s %s: a size such as 512M or 16G is wanted", o->name, text);
     case OPTION_CHOICE: return err_set(err, CALLA_E_USAGE, "--%s %s: one of %s is wanted", o->name, text, o->value);
@@ -24,10 +25,13 @@ static bool read_size(const char *text, uint64_t *out) {
     double x = strtod(text, &end);
     if (end == text || !(x >= 0)) return false;
     switch (toupper((unsigned char)*end)) {
-    case 'T': x *= 1024;   /* fall through */
-    case 'G': x *= 1024;   /* fall through */
-    case 'M': x *= 1024;   /* fall through */
-    case 'K': x *= 1024; end++; break;
+    case 'T': x *= 1024; /* fall through */
+    case 'G': x *= 1024; /* fall through */
+    case 'M': x *= 1024; /* fall through */
+    case 'K':
+        x *= 1024;
+        end++;
+        break;
     default: break;
     }
     if (*end == 'i') end++;
@@ -79,7 +83,8 @@ static int set_value(const struct option *o, const char *text, struct calla_erro
     }
     case OPTION_LIST: {
         struct option_list *l = o->to;
-        if (l->n == (int)(sizeof l->item / sizeof *l->item)) return err_set(err, CALLA_E_USAGE, "--%s: given more than %d times", o->name, l->n);
+        if (l->n == (int)(sizeof l->item / sizeof *l->item))
+            return err_set(err, CALLA_E_USAGE, "--%s: given more than %d times", o->name, l->n);
         l->item[l->n++] = text;
         return 0;
     }
@@ -88,7 +93,8 @@ static int set_value(const struct option *o, const char *text, struct calla_erro
 }
 
 static void print_help(const struct command *command, const struct option_table *tables, int n_tables) {
-    printf("usage: calla %s [options]%s%s\n\n%s\n\noptions:\n", command->name, *command->arguments ? " " : "", command->arguments, command->summary);
+    printf("usage: calla %s [options]%s%s\n\n%s\n\noptions:\n", command->name, *command->arguments ? " " : "", command->arguments,
+           command->summary);
     for (int t = 0; t < n_tables; t++)
         for (int i = 0; i < tables[t].n && tables[t].options[i].kind != OPTION_END; i++) {
             const struct option *o = &tables[t].options[i];
@@ -124,8 +130,8 @@ static int read_environment(const struct option_table *tables, int n_tables, str
     return 0;
 }
 
-int options_parse(const struct command *command, const struct option_table *tables, int n_tables, int argc, char **argv, char ***rest, int *n_rest,
-                  struct calla_error *err) {
+int options_parse(const struct command *command, const struct option_table *tables, int n_tables, int argc, char **argv, char ***rest,
+                  int *n_rest, struct calla_error *err) {
     *rest = argv;
     *n_rest = 0;
     for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)
@@ -142,7 +148,8 @@ int options_parse(const struct command *command, const struct option_table *tabl
             break;
         }
         if (strncmp(a, "--", 2) != 0) { /* a lone "-" is an argument: standard input */
-            if (a[0] == '-' && a[1]) return err_set(err, CALLA_E_USAGE, "%s: options begin with two dashes; `calla %s --help` lists them", a, command->name);
+            if (a[0] == '-' && a[1])
+                return err_set(err, CALLA_E_USAGE, "%s: options begin with two dashes; `calla %s --help` lists them", a, command->name);
             argv[(*n_rest)++] = argv[i];
             continue;
         }
@@ -182,9 +189,7 @@ void common_options(struct common *c, struct option out[COMMON_OPTIONS]) {
     memcpy(out, all, sizeof all);
 }
 
-void sampling_defaults(struct sampling_options *s) {
-    *s = (struct sampling_options){NAN, NAN, NAN, NAN, NAN, NAN, -1, -1, 0, NULL};
-}
+void sampling_defaults(struct sampling_options *s) { *s = (struct sampling_options){NAN, NAN, NAN, NAN, NAN, NAN, -1, -1, 0, NULL}; }
 
 void sampling_options(struct sampling_options *s, struct option out[SAMPLING_OPTIONS]) {
     const struct option all[SAMPLING_OPTIONS] = {

@@ -1,7 +1,8 @@
 /* cli/options.h - the one place where options are read: a table per command, common options, environment mirrors.
  *
- * `--name value`, `--name=value` and, for flags, `--name`. `--` ends options. An unknown option, a missing or unreadable value is CALLA_E_USAGE with the
- * option named. CALLA_<NAME> in the environment mirrors each option that takes a value (dashes become underscores); the command line wins.
+ * `--name value`, `--name=value` and, for flags, `--name`. `--` ends options. An unknown option, a missing or unreadable value is
+ * CALLA_E_USAGE with the option named. CALLA_<NAME> in the environment mirrors each option that takes a value (dashes become underscores);
+ * the command line wins.
  */
 #ifndef CLI_OPTIONS_H
 #define CLI_OPTIONS_H
@@ -11,14 +12,14 @@
 
 enum option_kind {
     OPTION_END,
-    OPTION_FLAG,    /* bool: true when given */
-    OPTION_TEXT,    /* const char * */
-    OPTION_INT,     /* int, between min and max */
-    OPTION_U64,     /* uint64_t */
-    OPTION_SIZE,    /* uint64_t bytes: 512M, 16G, 1.5G (powers of 1024) */
-    OPTION_REAL,    /* float, between min and max */
-    OPTION_CHOICE,  /* int: index of the word among `words` (separated by |) */
-    OPTION_LIST     /* struct option_list: may be given several times */
+    OPTION_FLAG,   /* bool: true when given */
+    OPTION_TEXT,   /* const char * */
+    OPTION_INT,    /* int, between min and max */
+    OPTION_U64,    /* uint64_t */
+    OPTION_SIZE,   /* uint64_t bytes: 512M, 16G, 1.5G (powers of 1024) */
+    OPTION_REAL,   /* float, between min and max */
+    OPTION_CHOICE, /* int: index of the word among `words` (separated by |) */
+    OPTION_LIST    /* struct option_list: may be given several times */
 };
 struct option_list {
     const char *item[16];
@@ -26,9 +27,9 @@ struct option_list {
 };
 struct option {
     enum option_kind kind;
-    const char *name;     /* without dashes */
+    const char *name; /* without dashes */
     void *to;
-    const char *value;    /* how help names the value, or the words of a choice */
+    const char *value; /* how help names the value, or the words of a choice */
     const char *help;
     double min, max;
 };
@@ -61,12 +62,12 @@ struct command {
     const char *name, *summary, *arguments, *notes;
     int (*run)(const struct command *self, int argc, char **argv, struct calla_error *err);
 };
-/* Tables of options (several, so that commands join common ones to their own; each ends at its count or OPTION_END). Positional arguments go to *rest (into argv, in order).
- * Returns 0; CALLA_E_USAGE; or -1 after --help was printed. */
+/* Tables of options (several, so that commands join common ones to their own; each ends at its count or OPTION_END). Positional arguments
+ * go to *rest (into argv, in order). Returns 0; CALLA_E_USAGE; or -1 after --help was printed. */
 struct option_table {
     struct option *options;
     int n;
 };
-int options_parse(const struct command *command, const struct option_table *tables, int n_tables, int argc, char **argv, char ***rest, int *n_rest,
-                  struct calla_error *err);
+int options_parse(const struct command *command, const struct option_table *tables, int n_tables, int argc, char **argv, char ***rest,
+                  int *n_rest, struct calla_error *err);
 #endif

@@ -17,8 +17,8 @@ static int keep_step(struct score *s, const struct calla_token *t, struct calla_
     return 0;
 }
 
-int score_run(struct calla_engine *engine, const int32_t *ids, size_t n, bool prompt_logprobs, int decode, int top, bool stops, struct score *out,
-              struct calla_error *err) {
+int score_run(struct calla_engine *engine, const int32_t *ids, size_t n, bool prompt_logprobs, int decode, int top, bool stops,
+              struct score *out, struct calla_error *err) {
     memset(out, 0, sizeof *out);
     out->n_prompt = n;
     struct calla_params p = calla_params_defaults();
@@ -60,7 +60,8 @@ int score_ids(const struct json *array, struct calla_ids *ids, struct calla_erro
     ids->len = 0;
     for (const struct json *v = array->child; v; v = v->next) {
         int64_t x;
-        if (!json_int(v, &x) || x < 0 || x > INT32_MAX) return err_set(err, CALLA_E_FORMAT, "a list of ids holds %.*s", (int)v->raw.n, v->raw.p);
+        if (!json_int(v, &x) || x < 0 || x > INT32_MAX)
+            return err_set(err, CALLA_E_FORMAT, "a list of ids holds %.*s", (int)v->raw.n, v->raw.p);
         int32_t id = (int32_t)x;
         int code = calla_ids_append(ids, &id, 1, err);
         if (code) return code;

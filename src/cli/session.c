@@ -18,7 +18,10 @@ static bool program_path(char *out, size_t n) {
     char link[PATH_MAX];
     if (_NSGetExecutablePath(link, &size) != 0) return false;
     char *real = realpath(link, NULL);
-    if (!real || strlen(real) >= n) { free(real); return false; }
+    if (!real || strlen(real) >= n) {
+        free(real);
+        return false;
+    }
     memcpy(out, real, strlen(real) + 1);
     free(real);
     return true;
@@ -52,7 +55,9 @@ int session_model_dir(const struct common *c, char **dir, struct calla_error *er
         return *dir ? 0 : err_set(err, CALLA_E_MEMORY, "out of memory");
     }
     *dir = embedded_model();
-    if (!*dir) return err_set(err, CALLA_E_NOT_FOUND, "no --model given, and the embedded mini model is not beside the program (../models/mini, ../share/calla/mini)");
+    if (!*dir)
+        return err_set(err, CALLA_E_NOT_FOUND,
+                       "no --model given, and the embedded mini model is not beside the program (../models/mini, ../share/calla/mini)");
     if (!c->quiet) fprintf(stderr, "calla: no --model given: using the embedded mini model, a very small one for trying things out\n");
     return 0;
 }
@@ -76,8 +81,8 @@ static void print_progress(void *ctx, uint64_t done, uint64_t total) {
     p->last = now;
     p->shown = true;
     char a[32], b[32];
-    fprintf(stderr, "%scalla: loading %3.0f%% (%s of %s)%s", isatty(2) ? "\r" : "", 100.0 * (double)done / (double)total, human_bytes(done, a),
-            human_bytes(total, b), isatty(2) ? "" : "\n");
+    fprintf(stderr, "%scalla: loading %3.0f%% (%s of %s)%s", isatty(2) ? "\r" : "", 100.0 * (double)done / (double)total,
+            human_bytes(done, a), human_bytes(total, b), isatty(2) ? "" : "\n");
 }
 
 void session_engine_options(const struct common *c, const char *dir, int parallel, struct calla_options *out) {
@@ -110,7 +115,8 @@ int session_open(struct session *s, const struct common *c, int parallel, unsign
     if (flags & SESSION_NEEDS_TEXT) {
         code = calla_tokenizer_open(&s->tokenizer, s->dir, err);
         if (!code && calla_tokenizer_size(s->tokenizer) > s->info.vocab)
-            code = err_set(err, CALLA_E_FORMAT, "%s: the tokenizer has %d ids, the model only %d", s->dir, calla_tokenizer_size(s->tokenizer), s->info.vocab);
+            code = err_set(err, CALLA_E_FORMAT, "%s: the tokenizer has %d ids, the model only %d", s->dir,
+                           calla_tokenizer_size(s->tokenizer), s->info.vocab);
         if (code) session_close(s);
     }
     return code;

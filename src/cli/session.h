@@ -12,7 +12,7 @@ struct session {
     struct calla_engine *engine;
     struct calla_tokenizer *tokenizer; /* NULL when the checkpoint has none and the command can do without */
     struct calla_model_info info;
-    char *dir;                         /* the checkpoint's folder */
+    char *dir; /* the checkpoint's folder */
 };
 /* The folder --model names, or the embedded model (said on standard error unless quiet). Freed with mem_free. */
 int session_model_dir(const struct common *c, char **dir, struct calla_error *err);
@@ -27,14 +27,14 @@ extern volatile sig_atomic_t session_interrupted;
 void session_catch_interrupt(void);
 
 struct answer_options {
-    bool thinking;               /* the answer begins inside a think block */
-    const char *tools;           /* JSON or NULL */
+    bool thinking;     /* the answer begins inside a think block */
+    const char *tools; /* JSON or NULL */
     struct calla_sampling sampling;
     int max_tokens;
-    bool raw;                    /* no parsing: text as it comes, control tokens skipped */
-    FILE *out;                   /* content; flushed as it comes; may be NULL */
-    FILE *thoughts;              /* reasoning, or NULL */
-    bool color;                  /* dim the reasoning */
+    bool raw;       /* no parsing: text as it comes, control tokens skipped */
+    FILE *out;      /* content; flushed as it comes; may be NULL */
+    FILE *thoughts; /* reasoning, or NULL */
+    bool color;     /* dim the reasoning */
 };
 struct answer {
     struct str content, reasoning, calls; /* calls: a JSON array of tool_calls, or empty */
@@ -42,7 +42,8 @@ struct answer {
     bool interrupted;
 };
 /* Generate from ids; on CALLA_OK the answer is filled (also when interrupted). Free with answer_free. */
-int answer_generate(struct session *s, const int32_t *ids, size_t n, const struct answer_options *o, struct answer *a, struct calla_error *err);
+int answer_generate(struct session *s, const int32_t *ids, size_t n, const struct answer_options *o, struct answer *a,
+                    struct calla_error *err);
 void answer_free(struct answer *a);
 
 /* All of standard input. */

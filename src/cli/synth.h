@@ -10,8 +10,8 @@ struct synth_tensor {
     enum synth_kind kind;
     int dims;
     uint64_t shape[3], bytes;
-    uint64_t stream;        /* which random stream; scales and biases of a matrix share one */
-    double scale, middle;   /* of SCALES and BIASES: mean scale, middle code */
+    uint64_t stream;      /* which random stream; scales and biases of a matrix share one */
+    double scale, middle; /* of SCALES and BIASES: mean scale, middle code */
 };
 struct synth_list {
     struct synth_tensor *t; /* [n] */
