@@ -192,8 +192,9 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     struct sampling_options sampling;
     common_defaults(&common);
     sampling_defaults(&sampling);
-    struct option shared[COMMON_OPTIONS], sampled[SAMPLING_OPTIONS];
+    struct option shared[COMMON_OPTIONS], sampled[SAMPLING_OPTIONS], cache[CACHE_OPTIONS];
     common_options(&common, shared);
+    cache_options(&common, cache);
     sampling_options(&sampling, sampled);
     struct chat c = {0};
     int think = 0;
@@ -203,9 +204,10 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         {OPTION_FLAG, "hide-thinking", &c.hide, "", "do not show the reasoning", 0, 0},
         {OPTION_FLAG, "stats", &c.stats, "", "tokens and speed after each answer", 0, 0},
     };
-    const struct option_table tables[] = {{own, sizeof own / sizeof *own}, {sampled, SAMPLING_OPTIONS}, {shared, COMMON_OPTIONS}};
+    const struct option_table tables[] = {
+        {own, sizeof own / sizeof *own}, {sampled, SAMPLING_OPTIONS}, {cache, CACHE_OPTIONS}, {shared, COMMON_OPTIONS}};
     char **rest;
-    int n_rest, code = options_parse(self, tables, 3, argc, argv, &rest, &n_rest, err);
+    int n_rest, code = options_parse(self, tables, 4, argc, argv, &rest, &n_rest, err);
     if (code) return code;
     if (n_rest) return err_set(err, CALLA_E_USAGE, "%s: chat takes options only; `calla run` answers one prompt", rest[0]);
     code = session_open(&c.s, &common, 1, SESSION_NEEDS_TEXT, err);

@@ -35,8 +35,9 @@ static void print_ready(const struct session *s, const char *host, int port) {
 static int run(const struct command *self, int argc, char **argv, struct calla_error *err) {
     struct common common;
     common_defaults(&common);
-    struct option shared[COMMON_OPTIONS];
+    struct option shared[COMMON_OPTIONS], cache[CACHE_OPTIONS];
     common_options(&common, shared);
+    cache_options(&common, cache);
     struct server_options so = server_defaults();
     const char *host = "127.0.0.1", *called = NULL;
     struct option_list hosts = {0};
@@ -52,9 +53,9 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         {OPTION_INT, "grace", &grace, "SECONDS", "how long running answers may go on after SIGTERM (default 30)", 0, 86400},
         {OPTION_TEXT, "name", &called, "NAME", "how the model is called in /v1/models (default: its folder)", 0, 0},
     };
-    const struct option_table tables[] = {{own, sizeof own / sizeof *own}, {shared, COMMON_OPTIONS}};
+    const struct option_table tables[] = {{own, sizeof own / sizeof *own}, {cache, CACHE_OPTIONS}, {shared, COMMON_OPTIONS}};
     char **rest;
-    int n_rest, code = options_parse(self, tables, 2, argc, argv, &rest, &n_rest, err);
+    int n_rest, code = options_parse(self, tables, 3, argc, argv, &rest, &n_rest, err);
     if (code) return code;
     if (n_rest) return err_set(err, CALLA_E_USAGE, "%s: serve takes options only", rest[0]);
     if (pipe(wake)) return err_set(err, CALLA_E_IO, "no pipe for signals");

@@ -172,7 +172,7 @@ int options_parse(const struct command *command, const struct option_table *tabl
     return 0;
 }
 
-void common_defaults(struct common *c) { *c = (struct common){0}; }
+void common_defaults(struct common *c) { *c = (struct common){.cache_bytes = UINT64_MAX, .cache_disk_rate = 100 << 20}; }
 
 void common_options(struct common *c, struct option out[COMMON_OPTIONS]) {
     const struct option all[COMMON_OPTIONS] = {
@@ -185,6 +185,18 @@ void common_options(struct common *c, struct option out[COMMON_OPTIONS]) {
         {OPTION_CHOICE, "compute", &c->compute, "default|float32", "number types: the fast ones, or float32 throughout", 0, 0},
         {OPTION_TEXT, "isa", &c->isa, "NAME", "force portable, avx2, avx512 or neon (for tests)", 0, 0},
         {OPTION_FLAG, "quiet", &c->quiet, "", "no notes on standard error", 0, 0},
+    };
+    memcpy(out, all, sizeof all);
+}
+
+void cache_options(struct common *c, struct option out[CACHE_OPTIONS]) {
+    const struct option all[CACHE_OPTIONS] = {
+        {OPTION_SIZE, "cache-bytes", &c->cache_bytes, "SIZE",
+         "memory for prompts already read, such as 4G (0: none; default: a share, at most 2G)", 0, 0},
+        {OPTION_TEXT, "cache-dir", &c->cache_dir, "DIR", "folder that keeps them over restarts (default: none)", 0, 0},
+        {OPTION_SIZE, "cache-disk-bytes", &c->cache_disk_bytes, "SIZE", "what that folder may hold (default 16G)", 0, 0},
+        {OPTION_SIZE, "cache-disk-rate", &c->cache_disk_rate, "SIZE", "bytes a second written there at most (default 100M; 0: no limit)", 0,
+         0},
     };
     memcpy(out, all, sizeof all);
 }

@@ -40,10 +40,16 @@ struct common {
     int threads, max_seq, parallel, compute;
     uint64_t memory;
     bool quiet;
+    uint64_t cache_bytes; /* UINT64_MAX: not given; 0: off */
+    const char *cache_dir;
+    uint64_t cache_disk_bytes, cache_disk_rate;
 };
 void common_defaults(struct common *c);
 #define COMMON_OPTIONS 9
 void common_options(struct common *c, struct option out[COMMON_OPTIONS]);
+/* Besides, for commands that answer more than one prompt. */
+#define CACHE_OPTIONS 4
+void cache_options(struct common *c, struct option out[CACHE_OPTIONS]);
 
 /* How an answer is sampled; fields left alone stay as the checkpoint says. */
 struct sampling_options {

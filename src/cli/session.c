@@ -4,8 +4,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "cli/hash.h"
 #include <errno.h>
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #ifdef __APPLE__
@@ -94,8 +96,30 @@ void session_engine_options(const struct common *c, const char *dir, int paralle
                                   .max_seq = c->max_seq,
                                   .parallel = c->parallel ? c->parallel : parallel,
                                   .memory = c->memory,
+                                  .cache_bytes = c->cache_bytes == 0            ? CALLA_CACHE_OFF
+                                                 : c->cache_bytes == UINT64_MAX ? 0
+                                                                                : c->cache_bytes,
+                                  .cache_dir = c->cache_dir && *c->cache_dir ? c->cache_dir : NULL,
+                                  .cache_disk_bytes = c->cache_disk_bytes,
+                                  .cache_disk_rate = c->cache_disk_rate,
                                   .log = c->quiet ? NULL : print_log,
                                   .progress = c->quiet ? NULL : print_progress};
+}
+
+/* What ids mean in this folder: hashes of the files that say it, for state that is kept on disk. */
+static int add_identity(const char *dir, struct str *out, struct calla_error *err) {
+    static const char *const files[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
+    int code = 0;
+    for (size_t i = 0; !code && i < sizeof files / sizeof *files; i++) {
+        char hex[65] = "none";
+        char *path = file_join(dir, files[i]);
+        if (!path) return err_set(err, CALLA_E_MEMORY, "out of memory");
+        if (file_exists(path)) code = hash_file(path, hex, err);
+        mem_free(path);
+        str_printf(out, "%s %s\n", files[i], hex);
+    }
+    str_puts(out, "calla " CALLA_VERSION "\n"); /* whose chat template is part of the program */
+    return code ? code : out->failed ? err_set(err, CALLA_E_MEMORY, "out of memory") : 0;
 }
 
 int session_open(struct session *s, const struct common *c, int parallel, unsigned flags, struct calla_error *err) {
@@ -104,8 +128,13 @@ int session_open(struct session *s, const struct common *c, int parallel, unsign
     if (code) return code;
     struct calla_options o;
     session_engine_options(c, s->dir, parallel, &o);
+    struct str identity = {0};
+    if (o.cache_dir) code = add_identity(s->dir, &identity, err);
+    o.identity = identity.data;
+    o.identity_n = identity.len;
     progress_state = (struct progress){.started = clock_ns()};
-    code = calla_engine_open(&s->engine, &o, err);
+    if (!code) code = calla_engine_open(&s->engine, &o, err);
+    str_free(&identity);
     if (progress_state.shown && isatty(2)) fprintf(stderr, "\r\033[K");
     if (code) {
         session_close(s);
