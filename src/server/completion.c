@@ -122,11 +122,11 @@ int completion_chat(struct completion **out, struct server *server, const struct
     struct completion *c = new_completion(server, &r->options, 1);
     if (!c) return err_set(err, CALLA_E_MEMORY, "completion: out of memory");
     c->chat = r;
-    if (r->chat.force_call && !*r->chat.force_call) c->names = (struct names){server->tokenizer, r->names, r->n_names};
     int rc = calla_chat_render(r->messages.p, r->messages.n, r->tools.n ? r->tools.p : NULL, r->tools.n, &r->chat, &c->prompt, err);
     if (rc == 0) {
         rc = calla_prompt_encode_known(c->prompt, server->tokenizer, server->history, c->options->salt, &c->prompts[0], NULL, err);
     }
+    if (rc == 0 && r->chat.force_call && !*r->chat.force_call) rc = names_open(&c->names, server->tokenizer, r->names, r->n_names, err);
     if (rc == 0) rc = open_all(c, err);
     if (rc == 0) *out = c;
     else completion_free(c, false);
@@ -398,6 +398,7 @@ void completion_free(struct completion *c, bool gone) {
     for (size_t i = 0; i < c->n_prompts; i++) calla_ids_free(&c->prompts[i]);
     mem_free(c->prompts);
     mem_free(c->choices);
+    names_close(&c->names);
     calla_prompt_free(c->prompt);
     str_free(&c->clean);
     calla_free(c->text);
