@@ -3,8 +3,10 @@
  * The thread's life: sweep (end what was cancelled, seat what waits), one step over all that run, again; asleep while nothing runs or
  * waits. States of the engine: open -> closing (calla_engine_close; nothing is accepted) -> gone.
  */
+#include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine_private.h"
+#include "engine/wait.h"
 #include <signal.h>
 
 /* ---- the thread ---- */
@@ -28,9 +30,31 @@ static void end(struct calla_engine *e, struct calla_request *r, bool was_runnin
     request_release(r);
 }
 
+struct prefix_text engine_text(const struct calla_request *r, int n_more) {
+    return (struct prefix_text){
+        .ids = r->prompt,
+        .n = r->n_prompt,
+        .more = n_more ? r->ids : NULL,
+        .marks = r->marks,
+        .n_marks = r->n_marks,
+        .loose_from = n_more && r->n_prompt < r->loose_from ? r->n_prompt : r->loose_from,
+        .salt = r->salt,
+    };
+}
+
+/* An answer that has come to its end is what the next prompt of its conversation goes on from. Its last id was never fed. */
+static void keep_answer(struct calla_engine *e, struct calla_request *r) {
+    int fed = r->n_ids - 1;
+    if (!e->prefix || r->no_cache || fed < 1) return;
+    struct prefix_text text = engine_text(r, fed);
+    prefix_keep(e->prefix, &text, r->n_prompt + fed, r->sequence);
+}
+
 void engine_retire(struct calla_engine *e, int seat, enum calla_finish finish, const struct calla_error *err) {
     struct calla_request *r = e->running[seat];
     e->running[seat] = NULL;
+    if (finish == CALLA_FINISH_STOP || finish == CALLA_FINISH_LENGTH) keep_answer(e, r);
+    if (e->prefix) prefix_release(e->prefix, &r->hold);
     sequence_free(e->model, r->sequence);
     r->sequence = NULL;
     end(e, r, true, finish, err);
@@ -45,12 +69,12 @@ static void close_ranks(struct calla_engine *e) {
     e->n_running = n;
 }
 
-/* From the queue: the first that was cancelled, or (seat) the first of all if there is a seat for it. NULL if there is none. */
+/* From the queue: the first that was cancelled, or (seat) who is next if there is a seat for it. NULL if there is none. */
 static struct calla_request *from_queue(struct calla_engine *e, bool seat) {
     struct calla_request *r = NULL;
     pthread_mutex_lock(&e->lock);
     if (!seat) r = queue_pop_cancelled(&e->queue);
-    else if (e->n_running < e->parallel && (r = queue_pop(&e->queue)) != NULL) e->stats.running++;
+    else if (e->n_running < e->parallel && (r = queue_pop_next(&e->queue, e->running, e->n_running)) != NULL) e->stats.running++;
     pthread_mutex_unlock(&e->lock);
     return r;
 }
@@ -74,22 +98,134 @@ static void sweep(struct calla_engine *e) {
     }
 }
 
+/* ---- cached state ---- */
+
+enum {
+    LOAD_BYTES = 32 << 20,
+    SAVE_BYTES = 32 << 20
+}; /* from and to disk's queue between two steps: what a stream may wait for besides a pass */
+
+/* Look for cached state for those who have just been seated. */
+static void begin_requests(struct calla_engine *e) {
+    for (int i = 0; i < e->n_running; i++) {
+        struct calla_request *r = e->running[i];
+        struct prefix_start start;
+        bool broken = false;
+        if (r->begun) continue;
+        if (!e->prefix || r->no_cache || r->scored) { /* log probabilities of a prompt need all its rows */
+            r->begun = true;
+            continue;
+        }
+        struct prefix_text text = engine_text(r, 0);
+        r->begun = prefix_begin(e->prefix, &text, r->sequence, &r->hold, LOAD_BYTES, &start, &broken);
+        if (!r->begun) continue;
+        if (broken) {
+            struct calla_error err;
+            err_set(&err, CALLA_E_BACKEND, "cached state could not be copied");
+            engine_retire(e, i, CALLA_FINISH_ERROR, &err);
+            continue;
+        }
+        r->loose_from = start.loose_from;
+        r->branch = start.known > start.position && start.known < r->n_prompt ? start.known : 0;
+        request_begun(r, start.position);
+    }
+}
+
+/* After each step: the clock of the cache, what is to go to disk, what the stats say. */
+static void tend_cache(struct calla_engine *e) {
+    struct calla_cache_stats s;
+    struct store_stats disk = {0};
+    if (!e->prefix) return;
+    prefix_tick(e->prefix, (double)clock_ns() * 1e-9);
+    e->unsaved = prefix_flush(e->prefix, SAVE_BYTES);
+    prefix_stats(e->prefix, &s);
+    if (e->store) store_stats(e->store, &disk);
+    s.disk_bytes = disk.used;
+    s.disk_written = disk.written_bytes;
+    pthread_mutex_lock(&e->lock);
+    e->stats.cache = s;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- jobs ---- */
+
+int engine_run_job(struct calla_engine *e, struct job *job, struct calla_error *err) {
+    int rc = 0;
+    pthread_mutex_lock(&e->lock);
+    if (e->closing || !e->stats.alive) {
+        rc = err_set(err, CALLA_E_CLOSED, "the engine is shutting down");
+    } else {
+        struct job **end = &e->jobs;
+        while (*end) end = &(*end)->next;
+        job->next = NULL;
+        job->done = false;
+        *end = job;
+        pthread_cond_signal(&e->wake);
+        while (!job->done) pthread_cond_wait(&e->job_done, &e->lock);
+        if (e->closing && job->next == job) rc = err_set(err, CALLA_E_CLOSED, "the engine was closed meanwhile");
+    }
+    pthread_mutex_unlock(&e->lock);
+    return rc;
+}
+
+/* One piece of the first job. */
+static void work_on_jobs(struct calla_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    struct job *job = e->jobs;
+    pthread_mutex_unlock(&e->lock);
+    if (!job || !job->step(e, job)) return;
+    pthread_mutex_lock(&e->lock);
+    e->jobs = job->next;
+    job->next = NULL;
+    job->done = true;
+    pthread_cond_broadcast(&e->job_done);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* The engine closes: what is not done never will be. */
+static void drop_jobs(struct calla_engine *e) {
+    pthread_mutex_lock(&e->lock);
+    for (struct job *job = e->jobs, *next; job; job = next) {
+        next = job->next;
+        if (job->drop) job->drop(e, job);
+        job->next = job; /* dropped */
+        job->done = true;
+    }
+    e->jobs = NULL;
+    pthread_cond_broadcast(&e->job_done);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* ---- the thread's life ---- */
+
 /* Sleep until there is something to do; false when the engine closes. */
 static bool wait_for_work(struct calla_engine *e) {
     pthread_mutex_lock(&e->lock);
-    while (!e->closing && e->n_running == 0 && !e->queue.head) pthread_cond_wait(&e->wake, &e->lock);
+    while (!e->closing && e->n_running == 0 && !e->queue.head && !e->jobs) {
+        if (!wait_until(&e->wake, &e->lock, e->unsaved ? clock_ns() + 10000000u : UINT64_MAX)) break; /* the store may have room again */
+    }
     bool go_on = !e->closing;
     pthread_mutex_unlock(&e->lock);
     return go_on;
+}
+
+/* What the store has not yet seen, as long as it takes any. */
+static void save_the_rest(struct calla_engine *e) {
+    for (int i = 0; e->store && i < 1000 && prefix_flush(e->prefix, UINT64_MAX); i++) store_flush(e->store);
 }
 
 static void *serve(void *arg) {
     struct calla_engine *e = arg;
     while (wait_for_work(e)) {
         sweep(e);
+        work_on_jobs(e);
+        begin_requests(e);
+        close_ranks(e);
         if (e->n_running) generate_step(e);
         close_ranks(e);
+        tend_cache(e);
     }
+    drop_jobs(e);
     struct calla_error closed;
     err_set(&closed, CALLA_E_CLOSED, "the engine was closed while this request waited or ran");
     for (int i = 0; i < e->n_running; i++) engine_retire(e, i, CALLA_FINISH_ERROR, &closed);
@@ -98,6 +234,7 @@ static void *serve(void *arg) {
     struct calla_request *r = queue_pop(&e->queue);
     pthread_mutex_unlock(&e->lock);
     for (; r; r = queue_pop(&e->queue)) end(e, r, false, CALLA_FINISH_ERROR, &closed); /* closing: nobody pushes any more */
+    save_the_rest(e);
     return NULL;
 }
 
@@ -113,11 +250,12 @@ static int reserve(struct calla_engine *e, struct calla_error *err) {
     e->limits = schedule_limits(model_chunk(e->model), max_logits);
     e->running = mem_calloc(n, sizeof *e->running);
     e->items = mem_calloc(n, sizeof *e->items);
+    e->seats = mem_calloc(n, sizeof *e->seats);
     e->spans = mem_calloc(n, sizeof *e->spans);
     e->pass = mem_calloc(n, sizeof *e->pass);
     e->chosen = mem_calloc((size_t)max_logits, sizeof *e->chosen);
     e->slots = mem_calloc((size_t)max_logits, sizeof *e->slots);
-    if (!e->running || !e->items || !e->spans || !e->pass || !e->chosen || !e->slots)
+    if (!e->running || !e->items || !e->seats || !e->spans || !e->pass || !e->chosen || !e->slots)
         return err_set(err, CALLA_E_MEMORY, "no memory for an engine of %d sequences", e->parallel);
     for (int i = 0; i < max_logits; i++) e->slots[i] = i;
     return sampler_open(&e->sampler, e->info.vocab, err);
@@ -127,13 +265,17 @@ static void dispose(struct calla_engine *e) {
     sampler_close(&e->sampler);
     mem_free(e->running);
     mem_free(e->items);
+    mem_free(e->seats);
     mem_free(e->spans);
     mem_free(e->pass);
     mem_free(e->chosen);
     mem_free(e->slots);
+    prefix_close(e->prefix);
+    store_close(e->store);
     if (e->model) model_close(e->model);
     pthread_mutex_destroy(&e->lock);
     pthread_cond_destroy(&e->wake);
+    pthread_cond_destroy(&e->job_done);
     if (e->logs) log_to(NULL, NULL);
     mem_free(e);
 }
@@ -163,6 +305,30 @@ static void to_sink(void *ctx, enum log_level level, const char *line) {
     log_sink.fn(log_sink.ctx, (int)level, line);
 }
 
+static int open_cache(struct calla_engine *e, const struct calla_options *o, struct calla_error *err) {
+    struct prefix_backing backing;
+    struct be_info be;
+    e->interval = o->cache_interval;
+    plan_fingerprint(o, e->model, &e->fingerprint);
+    if (o->cache_bytes == CALLA_CACHE_OFF) return 0;
+    if (o->cache_dir) {
+        model_backend(e->model, &be);
+        const struct store_options so = {
+            .dir = o->cache_dir,
+            .budget = o->cache_disk_bytes,
+            .write_rate = o->cache_disk_rate,
+            .fingerprint = e->fingerprint,
+            .page_bytes = (size_t)model_page_bytes(e->model),
+            .state_bytes = (size_t)snapshot_bytes(e->model, 0),
+            .kv_bytes = be.kv_bytes,
+        };
+        int rc = store_open(&e->store, &so, err);
+        if (rc) return rc;
+        backing = store_backing(e->store);
+    }
+    return prefix_open(&e->prefix, e->model, e->info.max_seq, e->store ? &backing : NULL, err);
+}
+
 static int load(struct calla_engine *e, struct calla_options *o, struct calla_error *err) {
     int rc = plan_inspect(o, &e->info, err);
     if (!rc) rc = plan_check(o, &e->info.plan, err);
@@ -171,6 +337,7 @@ static int load(struct calla_engine *e, struct calla_options *o, struct calla_er
     if ((rc = model_open(&e->model, &mo, err)) != 0) return rc;
     plan_describe(o, e->model, &e->info);
     rc = plan_check(o, &e->info.plan, err); /* what the back end copied is only known now */
+    if (!rc) rc = open_cache(e, o, err);
     return rc ? rc : reserve(e, err);
 }
 
@@ -181,7 +348,12 @@ int calla_engine_open(struct calla_engine **out, const struct calla_options *opt
     struct calla_engine *e = mem_calloc(1, sizeof *e);
     if (!e) return err_set(err, CALLA_E_MEMORY, "no memory for an engine");
     pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->wake, NULL);
+    if (wait_cond_new(&e->wake) != 0) {
+        pthread_mutex_destroy(&e->lock);
+        mem_free(e);
+        return err_set(err, CALLA_E_MEMORY, "no memory for an engine");
+    }
+    pthread_cond_init(&e->job_done, NULL);
     e->parallel = o.parallel;
     e->queue_limit = o.queue;
     if (o.log) {

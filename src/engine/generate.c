@@ -16,22 +16,30 @@ static bool step_fails(struct calla_engine *e) {
 }
 
 static struct pass_span span_of(struct calla_engine *e, const struct schedule_span *s) {
-    struct calla_request *r = e->running[s->item];
+    struct calla_request *r = e->running[e->seats[s->item]];
     const int32_t *ids = r->computed < r->n_prompt ? r->prompt + r->computed : r->ids + r->n_ids - 1;
     return (struct pass_span){.sequence = r->sequence, .ids = ids, .rows = s->rows, .logits = s->logits};
 }
 
+static int pages_of(int positions) { return (positions + BE_PAGE - 1) / BE_PAGE; }
+static int pages_missing(const struct pass_span *s) {
+    int at = sequence_position(s->sequence);
+    return pages_of(at + s->rows) - pages_of(at);
+}
+
 /* Run the scheduled spans; afterwards chosen[row] is the device's choice for each row of logits whose request wants no more than that. */
 static int run_pass(struct calla_engine *e, int n_spans, struct calla_error *err) {
-    int rows = 0;
+    int rows = 0, pages = 0;
     bool device = false;
     for (int i = 0; i < n_spans; i++) {
         const struct schedule_span *s = &e->spans[i];
         e->pass[i] = span_of(e, s);
         rows += s->logits;
-        device |= s->logits && e->running[s->item]->simple;
+        device |= s->logits && e->running[e->seats[s->item]]->simple;
+        pages += pages_missing(&e->pass[i]);
     }
     if (step_fails(e)) return err_set(err, CALLA_E_BACKEND, "a test made this step fail");
+    if (e->prefix) prefix_make_room(e->prefix, pages); /* there is: the pool has all that `parallel` sequences can need */
     int rc = model_forward(e->model, e->pass, n_spans, device ? e->slots : NULL, err);
     if (!rc) rc = model_wait(e->model, err);
     if (!rc && device) rc = model_tokens(e->model, e->slots, rows, e->chosen, err);
@@ -129,20 +137,55 @@ static int score(struct calla_engine *e, struct calla_request *r, const struct s
     return 0;
 }
 
+/* The last mark that can serve this very prompt again, which needs an id to go on with; 0: none. */
+static int last_mark(const struct calla_request *r) {
+    int n = r->n_marks;
+    while (n > 0 && r->marks[n - 1] >= r->n_prompt) n--;
+    return n ? r->marks[n - 1] : 0;
+}
+
+/* The last place on the grid before the prompt's end, where no later mark does its service; 0: none. */
+static int last_grid(const struct calla_request *r) {
+    int grid = (r->n_prompt - 1) / BE_PAGE * BE_PAGE;
+    return grid > last_mark(r) ? grid : 0;
+}
+
+static bool is_kept(const struct calla_engine *e, const struct calla_request *r, int position) {
+    if (!e->prefix || r->no_cache) return false;
+    if (position == r->n_prompt) return r->n_marks && r->marks[r->n_marks - 1] == position;
+    return position == last_mark(r) || position == last_grid(r) || position == r->branch || position % e->interval == 0;
+}
+
+/* Where the next piece of the prompt must end, besides its marks, for its state to be kept; 0: nowhere. */
+static int next_stop(const struct calla_engine *e, const struct calla_request *r) {
+    if (!e->prefix || r->no_cache) return 0;
+    int stop = (r->computed / e->interval + 1) * e->interval;
+    const int others[] = {r->branch, last_grid(r)};
+    for (int i = 0; i < 2; i++) {
+        if (others[i] > r->computed && others[i] < stop) stop = others[i];
+    }
+    return stop < r->n_prompt ? stop : 0;
+}
+
 /* What one span of the pass brought; its logits begin at row `first`. */
 static void collect(struct calla_engine *e, const struct schedule_span *s, int first) {
-    struct calla_request *r = e->running[s->item];
+    int seat = e->seats[s->item];
+    struct calla_request *r = e->running[seat];
     if (request_cancelled(r)) return;
     if (r->computed < r->n_prompt) {
         struct calla_error err = {0};
         if (r->scored && score(e, r, s, first, &err) != 0) {
-            engine_retire(e, s->item, CALLA_FINISH_ERROR, &err);
+            engine_retire(e, seat, CALLA_FINISH_ERROR, &err);
             return;
         }
         request_prefilled(r, s->rows);
+        if (is_kept(e, r, r->computed)) {
+            struct prefix_text text = engine_text(r, 0);
+            prefix_keep(e->prefix, &text, r->computed, r->sequence);
+        }
         if (r->computed < r->n_prompt) return;
     }
-    answer(e, s->item, first + s->logits - 1);
+    answer(e, seat, first + s->logits - 1);
 }
 
 struct tally {
@@ -173,13 +216,29 @@ static void count_time(struct calla_engine *e, struct tally t, double elapsed) {
     pthread_mutex_unlock(&e->lock);
 }
 
-void generate_step(struct calla_engine *e) {
-    uint64_t began = clock_ns();
+/* Those that run and have begun, for the schedule. */
+static void list_items(struct calla_engine *e) {
+    e->n_items = 0;
     for (int i = 0; i < e->n_running; i++) {
         const struct calla_request *r = e->running[i];
-        e->items[i] = (struct schedule_item){.computed = r->computed, .n_prompt = r->n_prompt, .scored = r->scored};
+        if (!r->begun) continue;
+        e->seats[e->n_items] = i;
+        e->items[e->n_items++] = (struct schedule_item){
+            .computed = r->computed,
+            .n_prompt = r->n_prompt,
+            .scored = r->scored,
+            .stop = next_stop(e, r),
+            .marks = r->marks,
+            .n_marks = r->n_marks,
+        };
     }
-    int n_spans = schedule_pass(&e->limits, e->items, e->n_running, e->turn++, e->spans), first = 0;
+}
+
+void generate_step(struct calla_engine *e) {
+    uint64_t began = clock_ns();
+    list_items(e);
+    if (!e->n_items) return; /* all that run wait for the disk */
+    int n_spans = schedule_pass(&e->limits, e->items, e->n_items, e->turn++, e->spans), first = 0;
     struct calla_error err = {0};
     int rc = run_pass(e, n_spans, &err);
     if (rc) {
@@ -189,7 +248,7 @@ void generate_step(struct calla_engine *e) {
     }
     struct tally tally = count_pass(e, n_spans);
     for (int i = 0; i < n_spans; i++) {
-        if (rc) engine_retire(e, e->spans[i].item, CALLA_FINISH_ERROR, &err);
+        if (rc) engine_retire(e, e->seats[e->spans[i].item], CALLA_FINISH_ERROR, &err);
         else collect(e, &e->spans[i], first);
         first += e->spans[i].logits;
     }

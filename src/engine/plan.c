@@ -8,6 +8,9 @@
 
 #define MIB         (1ull << 20)
 #define DEFAULT_SEQ 32768
+#define INTERVAL    2048         /* ids between the snapshots of a long prompt */
+#define CACHE_MOST  (2ull << 30) /* of the default share */
+#define DISK_BYTES  (16ull << 30)
 #define TEXT_ROOM   (96 * MIB) /* tokenizer, connections, the engine's own small change */
 
 int plan_options(struct calla_options *o, struct calla_error *err) {
@@ -25,6 +28,14 @@ int plan_options(struct calla_options *o, struct calla_error *err) {
     if (o->threads < 0 || o->threads > 4096) return err_set(err, CALLA_E_INVALID, "threads is %d: it must be 1 to 4096, or 0", o->threads);
     if (o->compute != CALLA_COMPUTE_DEFAULT && o->compute != CALLA_COMPUTE_FLOAT32)
         return err_set(err, CALLA_E_INVALID, "compute is neither default nor float32");
+    if (!o->cache_interval) o->cache_interval = INTERVAL;
+    if (o->cache_interval < BE_PAGE || o->cache_interval % BE_PAGE || o->cache_interval > 1 << 24)
+        return err_set(err, CALLA_E_INVALID, "cache_interval is %d: it must be a multiple of %d", o->cache_interval, BE_PAGE);
+    if (!o->cache_disk_bytes) o->cache_disk_bytes = DISK_BYTES;
+    if (o->cache_dir && o->cache_bytes == CALLA_CACHE_OFF)
+        return err_set(err, CALLA_E_INVALID, "cache_dir is \"%s\", but the prefix cache that it stands behind is off: give it memory",
+                       o->cache_dir);
+    if (o->identity_n && !o->identity) return err_set(err, CALLA_E_INVALID, "identity is NULL but has %zu bytes", o->identity_n);
     return 0;
 }
 
@@ -36,6 +47,7 @@ struct model_options plan_model_options(const struct calla_options *o) {
         .max_seq = o->max_seq,
         .max_sequences = o->parallel,
         .chunk = o->chunk,
+        .cache_bytes = o->cache_bytes == CALLA_CACHE_OFF ? 0 : o->cache_bytes,
         .memory = UINT64_MAX, /* plan_check holds the whole plan against the cap, mapped weights left out */
         .progress = o->progress,
         .ctx = o->ctx,
@@ -57,14 +69,17 @@ static struct calla_plan plan_of(const struct calla_options *o, const struct mod
     struct model_plan p;
     model_plan(m, &p);
     uint64_t ids = (uint64_t)(o->parallel + o->queue) * (uint64_t)o->max_seq * 2 * sizeof(int32_t); /* prompts and answers */
+    if (o->cache_bytes != CALLA_CACHE_OFF)
+        p.cache += prefix_bytes(model_blocks(m), model_max_snapshots(m), o->max_seq, o->cache_dir ? snapshot_bytes(m, 1) : 0);
     return (struct calla_plan){
         .weights_mapped = p.weights_mapped,
         .weights_copied = p.weights_copied,
         .state = p.state,
         .kv = p.kv,
+        .cache = p.cache,
         .scratch = p.scratch,
         .text = TEXT_ROOM + ids,
-        .total = p.weights_copied + p.state + p.kv + p.scratch + TEXT_ROOM + ids,
+        .total = p.weights_copied + p.state + p.kv + p.cache + p.scratch + TEXT_ROOM + ids,
     };
 }
 
@@ -129,9 +144,31 @@ static int settle_max_seq(struct calla_options *o, struct calla_error *err) {
     return 0;
 }
 
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* cache_bytes 0: a quarter of what the rest of the plan leaves, at most CACHE_MOST, at least four snapshots if there is room. Without a cap
+ * the weights' file pages are left their place. */
+static int settle_cache(struct calla_options *o, struct calla_error *err) {
+    struct model *m;
+    struct model_options mo = plan_model_options(o);
+    if (o->cache_bytes) return 0;
+    int rc = model_inspect(&m, &mo, err);
+    if (rc) return rc;
+    struct calla_plan p = plan_of(o, m);
+    uint64_t cap = o->memory ? o->memory : memory_available(), left = cap > p.total ? cap - p.total : 0;
+    uint64_t few = 4 * (uint64_t)model_snapshot_blocks(m, 1) * model_block_bytes(m);
+    uint64_t free = o->memory ? left : left - least(left, p.weights_mapped);
+    o->cache_bytes = least(free / 4, CACHE_MOST);
+    if (o->cache_bytes < few) o->cache_bytes = cap ? least(few, left / 2) : few;
+    if (!o->cache_bytes) o->cache_bytes = 1; /* no block of its own: the cache has what sequences leave */
+    model_close(m);
+    return 0;
+}
+
 int plan_inspect(struct calla_options *o, struct calla_model_info *info, struct calla_error *err) {
     struct model *m;
     int rc = settle_max_seq(o, err);
+    if (!rc) rc = settle_cache(o, err);
     if (rc) return rc;
     struct model_options mo = plan_model_options(o);
     if ((rc = model_inspect(&m, &mo, err)) != 0) return rc;
@@ -140,18 +177,41 @@ int plan_inspect(struct calla_options *o, struct calla_model_info *info, struct 
     return 0;
 }
 
+static void add_bytes(void *ctx, const void *bytes, size_t n) {
+    uint64_t length = n; /* before the bytes, so that none can pass for others cut elsewhere */
+    record_sha_add(ctx, &length, sizeof length);
+    record_sha_add(ctx, bytes, n);
+}
+
+void plan_fingerprint(const struct calla_options *o, const struct model *m, struct record_fingerprint *out) {
+    struct be_info be;
+    struct record_sha s;
+    model_backend(m, &be);
+    const uint64_t numbers[] = {RECORD_VERSION, (uint64_t)o->compute, (uint64_t)be.kv_bytes,
+                                BE_PAGE,        model_page_bytes(m),  snapshot_bytes(m, 0)};
+    record_sha_begin(&s);
+    add_bytes(&s, numbers, sizeof numbers);
+    model_identity(m, add_bytes, &s);
+    add_bytes(&s, o->identity_n ? o->identity : "", o->identity_n);
+    record_sha_end(&s, out->w);
+}
+
 static double mb(uint64_t bytes) { return (double)bytes / 1e6; }
 
 int plan_check(const struct calla_options *o, const struct calla_plan *p, struct calla_error *err) {
     uint64_t cap = o->memory ? o->memory : memory_available();
     if (!cap || p->total <= cap) return 0;
-    const char *lower = p->kv >= p->state + p->scratch ? "max_seq" : "parallel",
+    bool mostly_cache = p->total - p->cache <= cap;
+    const char *lower = mostly_cache                     ? "cache_bytes"
+                        : p->kv >= p->state + p->scratch ? "max_seq"
+                                                         : "parallel",
                *or_lower = p->kv >= p->state + p->scratch ? "parallel" : "max_seq";
     return err_set(err, CALLA_E_BUDGET,
-                   "%.0f MB of memory are needed (weights copied %.0f, state %.0f, KV cache %.0f, activations %.0f, text and requests "
+                   "%.0f MB of memory are needed (weights copied %.0f, state %.0f, KV cache %.0f, prefix cache %.0f, activations %.0f, "
+                   "text and requests "
                    "%.0f) and %s %.0f MB: lower %s or %s "
                    "(now max_seq %d, parallel %d)%s",
-                   mb(p->total), mb(p->weights_copied), mb(p->state), mb(p->kv), mb(p->scratch), mb(p->text),
+                   mb(p->total), mb(p->weights_copied), mb(p->state), mb(p->kv), mb(p->cache), mb(p->scratch), mb(p->text),
                    o->memory ? "the cap is" : "the machine has", mb(cap), lower, or_lower, o->max_seq, o->parallel,
                    o->memory ? ", or raise memory" : "");
 }

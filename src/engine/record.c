@@ -89,7 +89,9 @@ static struct record_key key_of(const char *domain, uint64_t a, uint64_t b, cons
     return (struct record_key){{out[0], out[1]}};
 }
 
-struct record_key record_root(uint64_t salt) { return key_of("calla root", salt, 0, NULL, 0, 0); }
+struct record_key record_root(uint64_t salt) {
+    return key_of("calla root", salt, 0, NULL, 0, 0);
+}
 
 struct record_key record_page_key(const struct record_key *parent, const int32_t ids[BE_PAGE], uint64_t cuts) {
     return key_of("calla page", parent->w[0], parent->w[1], ids, BE_PAGE, cuts);

@@ -19,9 +19,9 @@
 
 #define RECORD_VERSION 1 /* of keys and payloads; another version is another cache */
 
-/* How the rows of a page were cut into pieces when they were computed, which decides their bits: bit i says that a piece began at row i (bit 0
- * always). RECORD_LOOSE: some rows, here or before, were decoded, or cut in a way that nobody keeps account of; such a record serves every
- * request, within the tolerance of decoded states, where another serves only those that would have made the same cuts. */
+/* How the rows of a page were cut into pieces when they were computed, which decides their bits: bit i says that a piece began at row i
+ * (bit 0 always). RECORD_LOOSE: some rows, here or before, were decoded, or cut in a way that nobody keeps account of; such a record serves
+ * every request, within the tolerance of decoded states, where another serves only those that would have made the same cuts. */
 #define RECORD_LOOSE 0u
 
 /* SHA-256 of ids and cuts, domain separated, cut to 128 bits: clients choose ids, and none may choose another's record. */
@@ -44,10 +44,11 @@ struct record {
     int n_ids;                     /* BE_PAGE for a page; a state's tail */
     int32_t ids[BE_PAGE];          /* [n_ids] */
     uint64_t cuts;
-    size_t bytes;                  /* of the payload */
+    size_t bytes; /* of the payload */
 };
 
-/* What must be equal for a record of another process to be usable: weights, tokenizer and template, numeric mode, KV type, page, dimensions. */
+/* What must be equal for a record of another process to be usable: weights, tokenizer and template, numeric mode, KV type, page,
+ * dimensions. */
 struct record_fingerprint {
     uint64_t w[4];
 };
@@ -77,15 +78,16 @@ struct record_tail {
 };
 struct prefix_backing {
     void *ctx;
-    /* Must return at once. RECORD_TAKE: *buffer has r->bytes bytes of the backing's own memory, which `offered` hands back: whole false means that
-     * filling failed and nothing is to be kept. A page is offered before the pages and states that hang on it; nothing else is promised. */
+    /* Must return at once. RECORD_TAKE: *buffer has r->bytes bytes of the backing's own memory, which `offered` hands back: whole false
+     * means that filling failed and nothing is to be kept. A page is offered before the pages and states that hang on it; nothing else is
+     * promised. */
     enum record_answer (*offer)(void *ctx, const struct record *r, void **buffer);
     void (*offered)(void *ctx, void *buffer, bool whole);
     bool (*has_page)(void *ctx, const struct record_key *key);
     /* Tails of the states that hang on this page or root, at most `most` of them, the most recently used first; returns how many. */
     int (*find_states)(void *ctx, const struct record_key *page, struct record_tail *out, int most);
-    /* The payload of exactly this record (key, parent, kind, position, ids and bytes agree, checksum right) into out [r->bytes]. Not 0 where there is
-     * none, or it was damaged: then it is gone for good. May read from disk. */
+    /* The payload of exactly this record (key, parent, kind, position, ids and bytes agree, checksum right) into out [r->bytes]. Not 0
+     * where there is none, or it was damaged: then it is gone for good. May read from disk. */
     int (*load)(void *ctx, const struct record *r, void *out, struct calla_error *err);
 };
 #endif

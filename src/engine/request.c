@@ -1,40 +1,10 @@
 /* engine/request.c - see engine/request.h; the calla_request_* functions of calla.h. */
 #include "engine/request.h"
 #include "base/clock.h"
-#include <errno.h>
+#include "engine/wait.h"
+#include <limits.h>
 #include <string.h>
 #include <sys/random.h>
-#include <time.h>
-
-/* ---- waiting with a time limit, on a clock that nobody sets ---- */
-
-static int cond_new(pthread_cond_t *cond) {
-#ifdef __APPLE__
-    return pthread_cond_init(cond, NULL);
-#else
-    pthread_condattr_t attr;
-    if (pthread_condattr_init(&attr) != 0) return -1;
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    int rc = pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-    return rc;
-#endif
-}
-
-/* Wait until `deadline` (clock_ns; UINT64_MAX: for ever); false when that has passed. May wake early. */
-static bool cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline) {
-    if (deadline == UINT64_MAX) return pthread_cond_wait(cond, lock) == 0;
-#ifdef __APPLE__
-    uint64_t now = clock_ns();
-    if (now >= deadline) return false;
-    uint64_t left = deadline - now;
-    struct timespec t = {.tv_sec = (time_t)(left / 1000000000u), .tv_nsec = (long)(left % 1000000000u)};
-    return pthread_cond_timedwait_relative_np(cond, lock, &t) != ETIMEDOUT;
-#else
-    struct timespec t = {.tv_sec = (time_t)(deadline / 1000000000u), .tv_nsec = (long)(deadline % 1000000000u)};
-    return pthread_cond_timedwait(cond, lock, &t) != ETIMEDOUT;
-#endif
-}
 
 /* ---- birth and death ---- */
 
@@ -79,6 +49,9 @@ static bool fill(struct calla_request *r, const struct calla_params *p, const in
         r->tops = mem_mul(limit, (size_t)p->top, &tops) ? arena_array(a, tops, sizeof *r->tops) : NULL;
         if (!r->n_tops || !r->tops) return false;
     }
+    r->marks = arena_array(a, p->n_marks, sizeof *r->marks);
+    if (!r->marks) return false;
+    for (size_t i = 0; i < p->n_marks; i++) r->marks[r->n_marks++] = (int32_t)p->marks[i];
     if (p->prompt_logprobs && !(r->prompt_logprobs = arena_array(a, n_prompt, sizeof *r->prompt_logprobs))) return false;
     return true;
 }
@@ -97,6 +70,10 @@ int request_new(struct calla_request **out, const struct calla_params *p, int li
     r->mask = p->mask;
     r->force = p->force;
     r->hook_ctx = p->hook_ctx;
+    r->salt = p->salt;
+    r->client = p->client;
+    r->no_cache = p->no_cache;
+    r->loose_from = INT_MAX;
     r->submitted = clock_ns();
     atomic_init(&r->refs, 2);
     atomic_init(&r->cancel, false);
@@ -104,7 +81,7 @@ int request_new(struct calla_request **out, const struct calla_params *p, int li
     if (!p->sampling.has_seed && !draw_seed(&r->seed)) rc = err_set(err, CALLA_E_IO, "the system gave no random seed");
     if (!rc && !fill(r, p, eos, n_eos))
         rc = err_set(err, CALLA_E_MEMORY, "no memory for a request of %d prompt ids and up to %d generated ones", r->n_prompt, limit);
-    if (!rc && cond_new(&r->changed) != 0) rc = err_set(err, CALLA_E_MEMORY, "no memory for a request's condition variable");
+    if (!rc && wait_cond_new(&r->changed) != 0) rc = err_set(err, CALLA_E_MEMORY, "no memory for a request's condition variable");
     if (rc) {
         arena_free(&r->arena);
         mem_free(r);
@@ -132,6 +109,13 @@ bool request_cancelled(const struct calla_request *r) { return atomic_load(&r->c
 void request_started(struct calla_request *r) {
     pthread_mutex_lock(&r->lock);
     r->started = clock_ns();
+    pthread_mutex_unlock(&r->lock);
+}
+
+void request_begun(struct calla_request *r, int position) {
+    r->computed = position;
+    pthread_mutex_lock(&r->lock);
+    r->prefilled = r->cached = position;
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -193,7 +177,7 @@ int calla_request_next(struct calla_request *r, int timeout_ms, enum calla_step 
     int rc = 0;
     pthread_mutex_lock(&r->lock);
     while (r->n_read == r->n_ids && !r->ended && timeout_ms != 0) {
-        if (!cond_wait_until(&r->changed, &r->lock, deadline)) break;
+        if (!wait_until(&r->changed, &r->lock, deadline)) break;
     }
     if (r->n_read < r->n_ids) {
         *step = CALLA_STEP_TOKEN;
@@ -227,6 +211,7 @@ void calla_request_usage(struct calla_request *r, struct calla_usage *out) {
     uint64_t started = r->started ? r->started : end, answered = r->answered ? r->answered : end;
     *out = (struct calla_usage){
         .prompt_tokens = (size_t)r->n_prompt,
+        .cached_tokens = (size_t)r->cached,
         .generated_tokens = (size_t)r->n_ids,
         .prefilled = (size_t)r->prefilled,
         .finish = r->finish,

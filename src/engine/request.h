@@ -4,13 +4,15 @@
  * handle stays good after the engine is gone. Three kinds of fields: fixed at submit; the engine thread's own; and the answer, guarded by
  * `lock`. The answer's arrays have room for every id the request may generate, made at submit: a step allocates nothing, and a slow reader
  * holds nothing up. Entries below n_ids never change. States: queued (sequence NULL) -> prefill (computed < n_prompt) -> decode -> ended
- * (finish not NONE; the sequence is given back before).
+ * (finish not NONE; the sequence is given back before). Before prefill a request looks for cached state (begun false), which may take
+ * several steps where that is on disk.
  */
 #ifndef ENGINE_REQUEST_H
 #define ENGINE_REQUEST_H
 #include "base/error.h"
 #include "base/mem.h"
 #include "calla.h"
+#include "engine/prefix.h"
 #include <pthread.h>
 #include <stdatomic.h>
 
@@ -36,11 +38,20 @@ struct calla_request {
     calla_force_fn *force;
     void *hook_ctx;
     uint64_t submitted; /* clock_ns */
+    int32_t *marks;     /* [n_marks] ascending, 1 .. n_prompt */
+    int n_marks;
+    uint64_t salt, client;
+    bool no_cache;
 
     /* the engine thread's own */
     struct sequence *sequence;
-    int computed;               /* prompt ids that have gone through the model */
-    struct calla_request *next; /* in the queue; guarded by the engine's lock */
+    int computed;               /* prompt ids that have gone through the model, or were cached */
+    bool begun;                 /* cached state was looked for */
+    struct prefix_hold hold;    /* what has been loaded for it so far */
+    int loose_from;             /* for prefix_text */
+    int branch;                 /* where the tree knew the prompt no further: a state worth keeping; 0: nowhere */
+    struct calla_request *next; /* in the queue; guarded by the engine's lock, as is: */
+    int passed;                 /* later ones that were seated before it */
 
     pthread_mutex_t hook_lock; /* held while a hook runs, and to raise `cancel` in calla_request_free: no hook runs after it */
 
@@ -55,6 +66,7 @@ struct calla_request {
     int n_ids, n_read;
     bool stopped;  /* the last id is a stop id */
     int prefilled; /* computed, for the caller's thread */
+    int cached;
     bool ended;
     enum calla_finish finish;
     struct calla_error error;             /* code 0: none */
@@ -70,6 +82,7 @@ void request_release(struct calla_request *r);
 /* ---- for the engine thread ---- */
 bool request_cancelled(const struct calla_request *r);
 void request_started(struct calla_request *r);
+void request_begun(struct calla_request *r, int position); /* its sequence stands at `position`, with cached state */
 void request_prefilled(struct calla_request *r, int rows);
 /* Append a generated id; top [n_top] as sampler_top gave them. Returns whether it is a stop id. */
 bool request_push(struct calla_request *r, int32_t id, float logprob, const struct calla_top *top, int n_top);

@@ -43,6 +43,16 @@ static int check_sampling(const struct calla_sampling *s, int vocab, struct call
     return rc;
 }
 
+static int check_marks(const struct calla_params *p, struct calla_error *err) {
+    if (p->n_marks && !p->marks) return err_param(err, CALLA_E_INVALID, "marks", "marks is NULL but has %zu entries", p->n_marks);
+    for (size_t i = 0; i < p->n_marks; i++) {
+        if (p->marks[i] < 1 || p->marks[i] > p->n_prompt || (i && p->marks[i] <= p->marks[i - 1]))
+            return err_param(err, CALLA_E_INVALID, "marks", "marks[%zu] is %zu: marks ascend from 1 to the prompt's %zu ids", i,
+                             p->marks[i], p->n_prompt);
+    }
+    return 0;
+}
+
 static int check(const struct calla_engine *e, const struct calla_params *p, struct calla_error *err) {
     int max_seq = e->info.max_seq, vocab = e->info.vocab;
     if (!p->n_prompt) return err_param(err, CALLA_E_INVALID, "prompt", "prompt is empty: it needs at least one id");
@@ -52,6 +62,7 @@ static int check(const struct calla_engine *e, const struct calla_params *p, str
                          max_seq, max_seq - 1);
     }
     int rc = check_ids("prompt", p->prompt, p->n_prompt, vocab, err);
+    if (!rc) rc = check_marks(p, err);
     if (!rc) rc = check_ids("stops", p->stops, p->n_stops, vocab, err);
     if (!rc) rc = check_sampling(&p->sampling, vocab, err);
     if (!rc && p->n_stops > (size_t)vocab)

@@ -45,6 +45,9 @@ int model_chunk(const struct model *m);
 int model_max_seq(const struct model *m);
 uint64_t model_state_bytes(const struct model *m); /* one sequence: recurrent + convolution */
 uint64_t model_kv_bytes(const struct model *m);    /* one token */
+/* Hand out what tells this checkpoint from others, in a fixed order: config.json, and of each shard its size, its header, and samples of
+ * its data. */
+void model_identity(const struct model *m, void (*add)(void *ctx, const void *bytes, size_t n), void *ctx);
 
 /* Sequences come from a fixed set; NULL-free: CALLA_E_BUDGET when all are in use. A fresh sequence is at position 0 with zero state. */
 int sequence_new(struct model *m, struct sequence **out, struct calla_error *err);
@@ -55,7 +58,7 @@ int sequence_reserve(struct model *m, struct sequence *s, int end, struct calla_
 
 /* ---- blocks and snapshots ----
  * The pool is one budget of equal blocks with reference counts: KV pages of running sequences, pages that several share, snapshots. */
-int model_blocks(const struct model *m);
+int model_blocks(const struct model *m); /* of an inspected model: how many there would be */
 int model_blocks_free(const struct model *m);
 uint64_t model_block_bytes(const struct model *m);
 uint64_t model_page_bytes(const struct model *m); /* of a page's canonical bytes: [attention layer][k, v][kv head][BE_PAGE][head_dim] */

@@ -8,12 +8,12 @@
 #include <string.h>
 
 /* ---- blocks ---- */
-int model_blocks(const struct model *m) { return m->states.blocks; }
+int model_blocks(const struct model *m) { return m->pages + m->cache_blocks; }
 int model_blocks_free(const struct model *m) { return m->states.n_free; }
 uint64_t model_block_bytes(const struct model *m) { return state_block_bytes(&m->config, m->info.kv_bytes); }
 uint64_t model_page_bytes(const struct model *m) { return state_kv_bytes(&m->config, m->info.kv_bytes) * BE_PAGE; }
-int model_max_snapshots(const struct model *m) { return m->states.max_snapshots; }
-int model_snapshot_blocks(const struct model *m, int n_tail) { return m->states.state_blocks + (n_tail > 0); }
+int model_max_snapshots(const struct model *m) { return states_most_snapshots(&m->config, m->info.kv_bytes, model_blocks(m)); }
+int model_snapshot_blocks(const struct model *m, int n_tail) { return state_blocks(&m->config, m->info.kv_bytes) + (n_tail > 0); }
 
 int32_t sequence_page(const struct sequence *s, int i) { return s->be.pages[i]; }
 void page_hold(struct model *m, int32_t page) { m->states.refs[page]++; }

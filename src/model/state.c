@@ -26,18 +26,14 @@ uint64_t state_block_bytes(const struct model_config *c, int kv_bytes) {
     return page ? page : 1u << 16; /* without attention layers there are no pages, but still snapshots */
 }
 
-static int blocks_of_state(const struct model_config *c, int kv_bytes) {
+int state_blocks(const struct model_config *c, int kv_bytes) {
     uint64_t block = state_block_bytes(c, kv_bytes);
     return (int)((state_recurrent_bytes(c) + state_conv_bytes(c) + block - 1) / block);
 }
 
-/* Snapshots that fit a pool of nothing else: each has its state and may have a tail. */
-static int most_snapshots(int blocks, int state_blocks) { return blocks / (state_blocks ? state_blocks : 1); }
-
-uint64_t state_table_bytes(const struct model_config *c, int kv_bytes, int count, int max_seq, int blocks) {
-    uint64_t each = (uint64_t)blocks_of_state(c, kv_bytes), snapshots = (uint64_t)most_snapshots(blocks, (int)each);
-    return (uint64_t)blocks * 2 * sizeof(int32_t) + (uint64_t)count * (uint64_t)((max_seq - 1) / BE_PAGE + 1) * sizeof(int32_t) +
-           snapshots * (sizeof(struct snapshot) + each * sizeof(int32_t));
+int states_most_snapshots(const struct model_config *c, int kv_bytes, int blocks) {
+    int each = state_blocks(c, kv_bytes);
+    return blocks / (each ? each : 1);
 }
 
 static int new_tables(struct states *s, struct calla_error *err) {
@@ -68,8 +64,8 @@ int states_new(struct states *s, struct backend *be, const struct model_config *
     s->conv_bytes = state_conv_bytes(c);
     s->page_bytes = state_kv_bytes(c, kv_bytes) * BE_PAGE;
     s->block_bytes = state_block_bytes(c, kv_bytes);
-    s->state_blocks = blocks_of_state(c, kv_bytes);
-    s->max_snapshots = most_snapshots(blocks, s->state_blocks);
+    s->state_blocks = state_blocks(c, kv_bytes);
+    s->max_snapshots = states_most_snapshots(c, kv_bytes, blocks);
     int rc = new_tables(s, err);
     if (!rc) rc = buffer(be, s->block_bytes * (uint64_t)blocks, &s->pool, err);
     for (int i = 0; i < count && !rc; i++) {

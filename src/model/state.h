@@ -47,8 +47,8 @@ uint64_t state_recurrent_bytes(const struct model_config *c);        /* of one s
 uint64_t state_conv_bytes(const struct model_config *c);             /* of one sequence */
 uint64_t state_kv_bytes(const struct model_config *c, int kv_bytes); /* of one token */
 uint64_t state_block_bytes(const struct model_config *c, int kv_bytes);
-/* Host bytes of the tables for so many blocks and sequences. */
-uint64_t state_table_bytes(const struct model_config *c, int kv_bytes, int count, int max_seq, int blocks);
+int state_blocks(const struct model_config *c, int kv_bytes); /* of one snapshot, without a tail */
+int states_most_snapshots(const struct model_config *c, int kv_bytes, int blocks);
 
 /* count sequences of at most max_seq positions, a pool of `blocks` with pages of kv_bytes an element. */
 int states_new(struct states *s, struct backend *be, const struct model_config *c, int count, int max_seq, int blocks, int kv_bytes,

@@ -410,7 +410,7 @@ static void options_out_of_range(void **state) {
 
 static void the_plan(void **state) {
     (void)state;
-    struct calla_options o = {.model = "tests/unit/../unit/"};
+    struct calla_options o = {.model = "tests/unit/../unit/", .cache_bytes = CALLA_CACHE_OFF};
     struct calla_model_info info, seen;
     struct calla_error err = {0};
     assert_int_equal(calla_inspect(&o, &info, &err), 0);
@@ -439,6 +439,31 @@ static void the_plan(void **state) {
     o.memory = info.plan.total - 1;
     assert_int_equal(calla_engine_open(&e, &o, &err), CALLA_E_BUDGET);
     assert_int_equal(calla_inspect(&o, &info, &err), 0); /* inspecting says what it would take all the same */
+    uint64_t without = info.plan.total;
+    o.cache_bytes = 100 * FAKE_BLOCK + 1; /* whole blocks, and their tables */
+    o.memory = without + 100 * FAKE_BLOCK;
+    assert_int_equal(calla_inspect(&o, &info, &err), 0);
+    assert_true(info.plan.cache > 100 * FAKE_BLOCK && info.plan.total == without + info.plan.cache);
+    assert_int_equal(calla_engine_open(&e, &o, &err), CALLA_E_BUDGET);
+    assert_contains(err.message, "lower cache_bytes");
+    o.memory = info.plan.total;
+    assert_int_equal(calla_engine_open(&e, &o, &err), 0);
+    struct calla_stats stats;
+    calla_engine_stats(e, &stats);
+    assert_int_equal(model_blocks(e->model), 100 + 4 * 16);
+    calla_engine_close(e);
+    o.cache_bytes = 0; /* a share of what is left: it always fits */
+    for (uint64_t more = 0; more < 1u << 30; more = more * 3 + 4321) {
+        o.memory = without + more;
+        assert_int_equal(calla_inspect(&o, &info, &err), 0);
+        if (more >= 4u << 20) assert_true(info.plan.total <= o.memory && info.plan.cache > 0 && info.plan.cache < more / 2 + (4u << 20));
+    }
+    o.cache_interval = 100;
+    assert_int_equal(calla_inspect(&o, &info, &err), CALLA_E_INVALID);
+    o.cache_interval = 0;
+    o.cache_bytes = CALLA_CACHE_OFF;
+    o.cache_dir = "somewhere";
+    assert_int_equal(calla_inspect(&o, &info, &err), CALLA_E_INVALID);
     fake.max_position = 100000;
 }
 

@@ -27,7 +27,8 @@ static void keys_name_the_ids(void **state) {
     for (int i = 0; i < BE_PAGE; i++) ids[i] = i;
     struct record_key root = record_root(0), salted = record_root(1);
     assert_false(record_key_same(&root, &salted));
-    struct record_key page = record_page_key(&root, ids, 1), other = record_page_key(&salted, ids, 1), again = record_page_key(&root, ids, 1);
+    struct record_key page = record_page_key(&root, ids, 1), other = record_page_key(&salted, ids, 1),
+                      again = record_page_key(&root, ids, 1);
     assert_true(record_key_same(&page, &again));
     assert_false(record_key_same(&page, &other));
     for (int i = 0; i < BE_PAGE; i++) {

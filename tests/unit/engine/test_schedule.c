@@ -42,6 +42,28 @@ static void single_passes(void **state) {
     check(ITEMS({960, 1000, true}, {5, 5}), 0, SPANS({1, 1, 1}, {0, 40, 40})); /* a piece that fits goes along */
     check(ITEMS({0, 65, true}), 0, SPANS({0, 64, 64}));
     check(ITEMS({64, 65, true}), 0, SPANS({0, 1, 1}));
+    check(ITEMS({0, 2000}, {0, 300}), 0, SPANS({0, 256, 0}, {1, 256, 0}));                      /* half for the oldest */
+    check(ITEMS({0, 2000}, {0, 100}), 0, SPANS({0, 384, 0}, {1, 100, 1}));                      /* and what the other leaves */
+    check(ITEMS({0, 2000}, {0, 900}, {0, 70}), 0, SPANS({0, 256, 0}, {2, 70, 1}, {1, 128, 0})); /* the short one first */
+    check(ITEMS({0, 2000}, {5, 5}, {0, 20}), 0, SPANS({1, 1, 1}, {0, 64, 0}, {2, 20, 1}));
+    const struct schedule_limits narrow = {.chunk = 64, .company = 64, .logits = 64};
+    struct schedule_span got[2];
+    const struct schedule_item two[] = {{0, 2000}, {0, 300}};
+    for (unsigned turn = 0; turn < 2; turn++) { /* room for one piece: by turns */
+        assert_int_equal(schedule_pass(&narrow, two, 2, turn, got), 1);
+        assert_int_equal(got[0].item, turn);
+    }
+    static const int32_t marks[] = {10, 63, 64, 130, 193};
+#define MARKED .marks = marks, .n_marks = COUNT(marks)
+    check(ITEMS({0, 500, MARKED}), 0, SPANS({0, 10, 0}));
+    check(ITEMS({10, 500, MARKED}), 0, SPANS({0, 53, 0}));
+    check(ITEMS({63, 500, MARKED}), 0, SPANS({0, 1, 0}));
+    check(ITEMS({64, 500, MARKED}), 0, SPANS({0, 66, 0}));
+    check(ITEMS({130, 500, MARKED}), 0, SPANS({0, 62, 0})); /* the single row before the mark stands back */
+    check(ITEMS({192, 500, MARKED}), 0, SPANS({0, 1, 0}));
+    check(ITEMS({193, 500, MARKED}), 0, SPANS({0, 307, 1}));
+    check(ITEMS({193, 500, MARKED, .stop = 448}), 0, SPANS({0, 255, 0}));
+    check(ITEMS({448, 500, MARKED, .stop = 448}), 0, SPANS({0, 52, 1}));
 }
 
 /* ---- random mixes run to their end: every rule holds in every pass, cuts are where they would be alone, and nobody starves ---- */
@@ -52,7 +74,8 @@ struct mix {
     struct schedule_limits limits;
     struct schedule_item items[MOST];
     int steps[MOST]; /* ids still to generate; 0: gone */
-    int idle[MOST];  /* passes it sat out in a row though it decodes, or is the oldest prompt */
+    int32_t marks[MOST][8];
+    int idle[MOST]; /* passes it sat out in a row though it decodes, or is the oldest prompt */
     int parallel, left;
 };
 
@@ -65,7 +88,12 @@ static void make_mix(struct mix *m, uint64_t seed) {
     assert_true(m->limits.company <= m->limits.chunk && m->limits.company % BE_PAGE == 0 && m->limits.company >= BE_PAGE);
     for (int i = 0; i < m->parallel; i++) {
         int longest = pick(m, 2) ? 200 : 2000, n = 1 + pick(m, longest);
-        m->items[i] = (struct schedule_item){0, n, pick(m, 4) == 0};
+        m->items[i] = (struct schedule_item){.n_prompt = n, .scored = pick(m, 4) == 0, .marks = m->marks[i]};
+        for (int at = 0; pick(m, 3) && m->items[i].n_marks < 8;) {
+            at += 1 + pick(m, pick(m, 2) ? 4 : 150);
+            if (at > n) break;
+            m->marks[i][m->items[i].n_marks++] = at;
+        }
         m->steps[i] = 1 + pick(m, 30);
     }
 }
@@ -79,11 +107,21 @@ static int follow(struct mix *m, int i, const struct schedule_span *s) {
         if (--m->steps[i] == 0) m->left--;
         return 0;
     }
+    int begin = item->computed;
+    bool at_mark = false;
     item->computed += s->rows;
+    for (int k = 0; k < item->n_marks; k++) {
+        at_mark |= item->marks[k] == item->computed;
+        assert_false(item->marks[k] > begin && item->marks[k] < item->computed); /* no mark is passed over */
+    }
+    if (item->stop > begin) assert_true(item->computed <= item->stop);
     bool whole = item->computed == item->n_prompt;
     assert_true(s->rows > 0 && item->computed <= item->n_prompt);
-    if (!whole) assert_int_equal(item->computed % BE_PAGE, 0);
-    if (whole && s->rows > 1) assert_int_not_equal(item->n_prompt % BE_PAGE, 1);
+    if (!whole && !at_mark) assert_int_equal(item->computed % BE_PAGE, 0);
+    if (s->rows > 1) { /* no single row before or behind the grid within a span */
+        assert_int_not_equal(item->computed % BE_PAGE, 1);
+        assert_int_not_equal(begin % BE_PAGE, BE_PAGE - 1);
+    }
     assert_int_equal(s->logits, item->scored ? s->rows : whole);
     return s->rows;
 }

@@ -36,6 +36,7 @@ static void every_prompt_length_alone(void **state) {
         make_prompt(prompt, lengths[i], i, FAKE_VOCAB);
         fake_answer(prompt, lengths[i], want, 20);
         struct calla_params p = ask(prompt, lengths[i], 20);
+        p.no_cache = true;
         serve(e, &p, &got);
         assert_ids(&got, want, 20);
         assert_int_equal(got.finish, CALLA_FINISH_LENGTH);

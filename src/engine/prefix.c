@@ -1,0 +1,574 @@
+/* engine/prefix.c - the tree: nodes and snapshots come, are worth something, and go. See engine/prefix.h; the way in is prefix_find.c. */
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/num.h"
+#include "engine/prefix_private.h"
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+#define HALF_LIFE  600.0 /* seconds after which a snapshot that nobody used is worth half */
+#define SUPERSEDED 0.125 /* of the worth of one that another continues: a conversation goes on at its end */
+
+/* ---- cuts ---- */
+
+uint64_t prefix_cuts(const struct prefix_text *t, int page) {
+    uint64_t cuts = 1;
+    int from = page * BE_PAGE, low = 0, high = t->n_marks;
+    while (low < high) { /* the first mark on the page */
+        int middle = (low + high) / 2;
+        if (t->marks[middle] < from) low = middle + 1;
+        else high = middle;
+    }
+    for (; low < t->n_marks && t->marks[low] < from + BE_PAGE; low++) cuts |= 1ull << (t->marks[low] - from);
+    return cuts;
+}
+
+bool prefix_is_cut(const struct prefix_text *t, int position) {
+    return position % BE_PAGE == 0 || (prefix_cuts(t, position / BE_PAGE) >> position % BE_PAGE & 1);
+}
+
+/* ---- open and close ---- */
+
+static uint32_t bucket_count(int nodes) {
+    uint32_t n = 64;
+    while (n < (uint32_t)nodes && n < 1u << 30) n *= 2;
+    return n;
+}
+/* Every node but a root holds a page, every root has a snapshot below; the same page under other cuts is rare. */
+static int node_count(int blocks, int snapshots) { return blocks + snapshots + 1; }
+
+uint64_t prefix_bytes(int blocks, int snapshots, int max_seq, uint64_t staging) {
+    uint64_t nodes = (uint64_t)node_count(blocks, snapshots), pages = (uint64_t)(max_seq - 1) / BE_PAGE + 1;
+    return nodes * sizeof(struct node) + (uint64_t)snapshots * (sizeof(struct snap) + sizeof(struct snap *)) +
+           bucket_count((int)nodes) * sizeof(struct node *) + (uint64_t)blocks * sizeof(int32_t) +
+           (pages + 1) * (WAYS * sizeof(struct step) + sizeof(int) + sizeof(int32_t)) + staging + 8 * 65536; /* whole pages of the system */
+}
+
+static void *map(size_t count, size_t size) {
+    size_t bytes;
+    return mem_mul(count ? count : 1, size, &bytes) ? mem_map(bytes) : NULL;
+}
+static void unmap(void *data, size_t count, size_t size) {
+    if (data) mem_unmap(data, (count ? count : 1) * size);
+}
+
+static bool make_tables(struct prefix *p) {
+    size_t pages = (size_t)p->max_pages + 1;
+    p->nodes = map((size_t)p->max_nodes, sizeof *p->nodes);
+    p->snaps = map((size_t)p->max_snaps, sizeof *p->snaps);
+    p->live = map((size_t)p->max_snaps, sizeof(struct snap *));
+    p->buckets = map((size_t)p->bucket_mask + 1, sizeof(struct node *));
+    p->users = map((size_t)model_blocks(p->m), sizeof *p->users);
+    p->steps = map(pages * WAYS, sizeof *p->steps);
+    p->n_steps = map(pages, sizeof *p->n_steps);
+    p->path = map(pages, sizeof *p->path);
+    if (p->backed) {
+        p->tails = map(MOST_TAILS, sizeof *p->tails);
+        p->staging = map(p->staging_bytes, 1);
+        if (!p->tails || !p->staging) return false;
+    }
+    return p->nodes && p->snaps && p->live && p->buckets && p->users && p->steps && p->n_steps && p->path;
+}
+
+int prefix_open(struct prefix **out, struct model *m, int max_seq, const struct prefix_backing *backing, struct calla_error *err) {
+    struct prefix *p = mem_calloc(1, sizeof *p);
+    if (!p) return err_set(err, CALLA_E_MEMORY, "no memory for the prefix cache");
+    p->m = m;
+    p->backed = backing != NULL;
+    if (backing) p->backing = *backing;
+    p->max_pages = (max_seq - 1) / BE_PAGE + 1;
+    p->max_snaps = model_max_snapshots(m);
+    p->max_nodes = node_count(model_blocks(m), p->max_snaps);
+    p->bucket_mask = bucket_count(p->max_nodes) - 1;
+    p->staging_bytes = (size_t)snapshot_bytes(m, 1);
+    if (!make_tables(p)) {
+        prefix_close(p);
+        return err_set(err, CALLA_E_MEMORY, "no memory for the prefix cache's tables");
+    }
+    *out = p;
+    return 0;
+}
+
+static void drop_node(struct prefix *p, struct node *n);
+
+void prefix_close(struct prefix *p) {
+    if (!p) return;
+    for (int i = 0; i < p->n_live; i++) snapshot_free(p->m, p->live[i]->state);
+    for (uint32_t i = 0; p->buckets && i <= p->bucket_mask; i++) {
+        while (p->buckets[i]) drop_node(p, p->buckets[i]);
+    }
+    size_t pages = (size_t)p->max_pages + 1;
+    unmap(p->nodes, (size_t)p->max_nodes, sizeof *p->nodes);
+    unmap(p->snaps, (size_t)p->max_snaps, sizeof *p->snaps);
+    unmap(p->live, (size_t)p->max_snaps, sizeof(struct snap *));
+    unmap(p->buckets, (size_t)p->bucket_mask + 1, sizeof(struct node *));
+    unmap(p->users, (size_t)model_blocks(p->m), sizeof *p->users);
+    unmap(p->steps, pages * WAYS, sizeof *p->steps);
+    unmap(p->n_steps, pages, sizeof *p->n_steps);
+    unmap(p->path, pages, sizeof *p->path);
+    unmap(p->tails, MOST_TAILS, sizeof *p->tails);
+    unmap(p->staging, p->staging_bytes, 1);
+    mem_free(p);
+}
+
+void prefix_tick(struct prefix *p, double seconds) { p->now = seconds; }
+
+/* ---- nodes ---- */
+
+/* Ids alone choose the bucket: the same ids with other cuts are neighbours. */
+static struct node **bucket(struct prefix *p, const struct node *parent, const int32_t *ids, uint64_t salt) {
+    uint64_t h = num_random(salt, parent ? (uint64_t)(parent - p->nodes) + 1 : 0);
+    for (int i = 0; ids && i < BE_PAGE; i += 2) {
+        h = (h ^ ((uint64_t)(uint32_t)ids[i] << 32 | (uint32_t)ids[i + 1])) * 0x9E3779B97F4A7C15ull;
+        h ^= h >> 29;
+    }
+    return &p->buckets[(h ^ h >> 32) & p->bucket_mask];
+}
+
+struct node *prefix_root(struct prefix *p, uint64_t salt) {
+    for (struct node *n = *bucket(p, NULL, NULL, salt); n; n = n->next) {
+        if (!n->parent && n->salt == salt) return n;
+    }
+    return NULL;
+}
+
+struct node *prefix_child(struct prefix *p, const struct node *parent, const int32_t *ids, const struct node *after) {
+    for (struct node *n = after ? after->next : *bucket(p, parent, ids, 0); n; n = n->next) {
+        if (n->parent == parent && memcmp(n->ids, ids, sizeof n->ids) == 0) return n;
+    }
+    return NULL;
+}
+
+static struct node *child_with(struct prefix *p, const struct node *parent, const int32_t *ids, uint64_t cuts) {
+    struct node *n = NULL;
+    while ((n = prefix_child(p, parent, ids, n)) != NULL) {
+        if (n->cuts == cuts) return n;
+    }
+    return NULL;
+}
+
+/* parent NULL: a root. The page is held. NULL: no spare node. */
+static struct node *new_node(struct prefix *p, struct node *parent, const int32_t *ids, uint64_t cuts, int32_t page, uint64_t salt) {
+    struct node *n = p->spare_nodes;
+    if (n) p->spare_nodes = n->next;
+    else if (p->used_nodes < p->max_nodes) n = &p->nodes[p->used_nodes++];
+    else return NULL;
+    struct node **where = bucket(p, parent, ids, salt);
+    *n = (struct node){.parent = parent, .next = *where, .cuts = cuts, .salt = salt, .page = page};
+    *where = n;
+    if (!parent) {
+        n->cuts = 1;
+        if (p->backed) n->key = record_root(salt);
+        return n;
+    }
+    memcpy(n->ids, ids, sizeof n->ids);
+    n->depth = parent->depth + 1;
+    n->sibling = parent->child;
+    parent->child = n;
+    if (p->backed) n->key = record_page_key(&parent->key, ids, cuts);
+    page_hold(p->m, page);
+    if (p->users[page]++ == 0) p->page_blocks++;
+    return n;
+}
+
+static void drop_node(struct prefix *p, struct node *n) {
+    struct node **where = bucket(p, n->parent, n->parent ? n->ids : NULL, n->salt);
+    while (*where != n) where = &(*where)->next;
+    *where = n->next;
+    if (n->parent) {
+        for (where = &n->parent->child; *where != n;) where = &(*where)->sibling;
+        *where = n->sibling;
+        if (--p->users[n->page] == 0) p->page_blocks--;
+        page_drop(p->m, n->page);
+    }
+    n->next = p->spare_nodes;
+    p->spare_nodes = n;
+}
+
+/* Remove n and what is above it as far as nobody needs it. */
+static void reap(struct prefix *p, struct node *n) {
+    while (n && !n->snaps && !n->child && !n->pins) {
+        struct node *above = n->parent;
+        drop_node(p, n);
+        n = above;
+    }
+}
+
+void prefix_pin(struct prefix_hold *hold, struct node *node) {
+    node->pins++;
+    hold->at = node;
+}
+void prefix_release(struct prefix *p, struct prefix_hold *hold) {
+    struct node *n = hold->at;
+    hold->at = NULL;
+    if (!n) return;
+    n->pins--;
+    reap(p, n);
+}
+
+/* ---- snapshots ---- */
+
+static struct snap *find_snap(const struct node *n, const int32_t *tail, int n_tail, uint64_t cuts) {
+    for (struct snap *s = n->snaps; s; s = s->next) {
+        if (s->n_tail == n_tail && s->cuts == cuts && memcmp(s->tail, tail, (size_t)n_tail * sizeof *tail) == 0) return s;
+    }
+    return NULL;
+}
+
+static struct snap *new_snap(struct prefix *p, struct node *n, const int32_t *tail, int n_tail, uint64_t cuts, struct snapshot *state) {
+    struct snap *s = p->spare_snaps;
+    if (s) p->spare_snaps = s->next;
+    else if (p->used_snaps < p->max_snaps) s = &p->snaps[p->used_snaps++];
+    else return NULL;
+    *s = (struct snap){.node = n, .next = n->snaps, .state = state, .n_tail = n_tail, .cuts = cuts, .used = p->now, .at = p->n_live};
+    memcpy(s->tail, tail, (size_t)n_tail * sizeof *tail);
+    n->snaps = s;
+    p->live[p->n_live++] = s;
+    p->n_unsaved++;
+    p->snapshot_blocks += (uint64_t)model_snapshot_blocks(p->m, n_tail);
+    return s;
+}
+
+static bool offer_snap(struct prefix *p, struct snap *s, uint64_t most, uint64_t *bytes);
+
+static void drop_snap(struct prefix *p, struct snap *s) {
+    struct node *n = s->node;
+    struct snap **where = &n->snaps;
+    while (*where != s) where = &(*where)->next;
+    *where = s->next;
+    p->live[s->at] = p->live[--p->n_live];
+    p->live[s->at]->at = s->at;
+    if (!s->saved) p->n_unsaved--;
+    p->snapshot_blocks -= (uint64_t)model_snapshot_blocks(p->m, s->n_tail);
+    snapshot_free(p->m, s->state);
+    s->next = p->spare_snaps;
+    p->spare_snaps = s;
+    reap(p, n);
+}
+
+/* ---- worth ---- */
+
+static int position_of(const struct snap *s) { return s->node->depth * BE_PAGE + s->n_tail; }
+
+/* Where a prompt would begin that goes through n and on with the ids `tail`, if nothing from `position` on were kept. */
+static int begin_before(const struct node *n, const int32_t *tail, int position) {
+    for (; n; tail = n->ids, n = n->parent) {
+        int best = -1;
+        for (const struct snap *s = n->snaps; s; s = s->next) {
+            int at = position_of(s);
+            if (at < position && at > best && memcmp(s->tail, tail, (size_t)s->n_tail * sizeof *tail) == 0) best = at;
+        }
+        if (best >= 0) return best;
+    }
+    return 0;
+}
+
+/* Whether a deeper snapshot continues this one. */
+static bool superseded(const struct snap *s) {
+    for (const struct node *n = s->node->child; n; n = n->sibling) {
+        if (memcmp(n->ids, s->tail, (size_t)s->n_tail * sizeof *s->tail) == 0) return true;
+    }
+    for (const struct snap *o = s->node->snaps; o; o = o->next) {
+        if (o->n_tail > s->n_tail && memcmp(o->tail, s->tail, (size_t)s->n_tail * sizeof *s->tail) == 0) return true;
+    }
+    return false;
+}
+
+/* Blocks that come back if s goes. */
+static int size_of(const struct prefix *p, const struct snap *s) {
+    int n = model_snapshot_blocks(p->m, s->n_tail);
+    const struct node *at = s->node;
+    if (at->child || at->pins || at->snaps->next) return n;
+    for (; at->parent; at = at->parent) {
+        n += p->users[at->page] == 1 && page_holders(p->m, at->page) == 1;
+        if (at->parent->child->sibling || at->parent->snaps || at->parent->pins) break;
+    }
+    return n;
+}
+
+/* Tokens to compute again, by block, by how likely anyone asks. */
+static double worth(int tokens, int blocks, double chance) {
+    return (double)(tokens > 0 ? tokens : 0) / (blocks > 0 ? blocks : 1) * chance;
+}
+
+static double worth_of(const struct prefix *p, const struct snap *s) {
+    int position = position_of(s);
+    double chance = exp2((s->used - p->now) / HALF_LIFE);
+    if (!s->hits && superseded(s)) chance *= SUPERSEDED;
+    return worth(position - begin_before(s->node, s->tail, position), size_of(p, s), chance);
+}
+
+/* The snapshot worth least that may go, the least recently used among equals; NULL: none. */
+static struct snap *cheapest(const struct prefix *p, double *least) {
+    struct snap *victim = NULL;
+    *least = DBL_MAX;
+    for (int i = 0; i < p->n_live; i++) {
+        struct snap *s = p->live[i];
+        if (s->pins) continue;
+        double w = worth_of(p, s);
+        if (victim && (w > *least || (w == *least && s->used >= victim->used))) continue;
+        victim = s;
+        *least = w;
+    }
+    return victim;
+}
+
+/* Whether what is worth less than `limit` would make n blocks free. */
+static bool affordable(const struct prefix *p, int n, double limit) {
+    int found = model_blocks_free(p->m);
+    for (int i = 0; i < p->n_live && found < n; i++) {
+        if (!p->live[i]->pins && worth_of(p, p->live[i]) < limit) found += size_of(p, p->live[i]);
+    }
+    return found >= n;
+}
+
+bool prefix_room(struct prefix *p, int n, double limit) {
+    if (model_blocks_free(p->m) >= n) return true;
+    if (limit < DBL_MAX && !affordable(p, n, limit)) return false;
+    while (model_blocks_free(p->m) < n) {
+        double least;
+        uint64_t bytes = 0;
+        struct snap *victim = cheapest(p, &least);
+        if (!victim || least >= limit) return false;
+        if (p->backed && !victim->saved)
+            offer_snap(p, victim, p->staging_bytes, &bytes); /* the last chance, if there is not much left to do */
+        drop_snap(p, victim);
+        p->evicted++;
+    }
+    return true;
+}
+
+bool prefix_make_room(struct prefix *p, int n) { return prefix_room(p, n, DBL_MAX); }
+
+/* ---- keeping ---- */
+
+/* The ids of page i of a text; fewer than BE_PAGE at its end. */
+static void page_ids(const struct prefix_text *t, int page, int n, int32_t out[BE_PAGE]) {
+    for (int i = 0; i < n; i++) {
+        int at = page * BE_PAGE + i;
+        out[i] = at < t->n ? t->ids[at] : t->more[at - t->n];
+    }
+}
+
+static uint64_t page_cuts(const struct prefix_text *t, int page) {
+    return t->loose_from < (page + 1) * BE_PAGE ? RECORD_LOOSE : prefix_cuts(t, page);
+}
+
+/* The deepest node there is on the way to page n_full. */
+static struct node *follow(struct prefix *p, const struct prefix_text *t, int n_full) {
+    struct node *n = prefix_root(p, t->salt);
+    int32_t ids[BE_PAGE];
+    while (n && n->depth < n_full) {
+        page_ids(t, n->depth, BE_PAGE, ids);
+        struct node *next = child_with(p, n, ids, page_cuts(t, n->depth));
+        if (!next) break;
+        n = next;
+    }
+    return n;
+}
+
+/* Nodes for the sequence's pages from n (NULL: nothing, not even a root) down to n_full; NULL when the nodes ran out. */
+static struct node *extend(struct prefix *p, const struct prefix_text *t, struct node *n, int n_full, const struct sequence *s) {
+    int32_t ids[BE_PAGE];
+    if (!n) n = new_node(p, NULL, NULL, 1, -1, t->salt);
+    while (n && n->depth < n_full) {
+        page_ids(t, n->depth, BE_PAGE, ids);
+        struct node *next = new_node(p, n, ids, page_cuts(t, n->depth), sequence_page(s, n->depth), 0);
+        if (!next) reap(p, n);
+        n = next;
+    }
+    return n;
+}
+
+void prefix_keep(struct prefix *p, const struct prefix_text *t, int position, struct sequence *s) {
+    int n_full = position / BE_PAGE, n_tail = position % BE_PAGE;
+    int32_t tail[BE_PAGE];
+    uint64_t cuts = t->loose_from < position ? RECORD_LOOSE : prefix_cuts(t, n_full) & prefix_cut_mask(n_tail);
+    page_ids(t, n_full, n_tail, tail);
+    struct node *n = follow(p, t, n_full);
+    struct snap *known = n && n->depth == n_full ? find_snap(n, tail, n_tail, cuts) : NULL;
+    if (known) {
+        known->used = p->now;
+        return;
+    }
+    int blocks = model_snapshot_blocks(p->m, n_tail), shared = n ? n->depth : 0;
+    int32_t next[BE_PAGE];
+    page_ids(t, shared, shared < n_full ? BE_PAGE : n_tail, next);
+    double value = worth(position - begin_before(n, next, position), blocks + n_full - shared, 1);
+    struct prefix_hold hold = {0};
+    struct snapshot *state = NULL;
+    struct calla_error err = {0};
+    if (n) prefix_pin(&hold, n);
+    if (!prefix_room(p, blocks, value)) {
+        p->declined++;
+    } else if (snapshot_take(p->m, s, &state, &err) != 0) {
+        log_line(LOG_ERROR, "prefix cache: nothing is kept at position %d: %s", position, err.message);
+    } else if ((n = extend(p, t, n, n_full, s)) == NULL || !new_snap(p, n, tail, n_tail, cuts, state)) {
+        snapshot_free(p->m, state);
+        reap(p, n);
+        p->declined++;
+    } else {
+        p->stored++;
+    }
+    prefix_release(p, &hold);
+}
+
+/* ---- to the backing ---- */
+
+/* Offer one record; read fills its payload. True: it is settled (taken, there already, or given up). */
+static bool offer(struct prefix *p, const struct record *r, const struct node *page, const struct snap *state, uint64_t *bytes) {
+    void *buffer = NULL;
+    struct calla_error err = {0};
+    switch (p->backing.offer(p->backing.ctx, r, &buffer)) {
+    case RECORD_LATER: return false;
+    case RECORD_HAVE: return true;
+    case RECORD_TAKE: break;
+    }
+    int rc = page ? page_read(p->m, page->page, buffer, &err) : snapshot_read(p->m, state->state, buffer, &err);
+    if (rc) log_line(LOG_ERROR, "prefix cache: a record is not stored: %s", err.message);
+    p->backing.offered(p->backing.ctx, buffer, rc == 0);
+    *bytes += r->bytes;
+    return true;
+}
+
+static struct record page_record(const struct prefix *p, const struct node *n) {
+    struct record r = {.kind = RECORD_PAGE,
+                       .key = n->key,
+                       .parent = n->parent->key,
+                       .position = n->depth * BE_PAGE,
+                       .n_ids = BE_PAGE,
+                       .cuts = n->cuts,
+                       .bytes = (size_t)model_page_bytes(p->m)};
+    memcpy(r.ids, n->ids, sizeof r.ids);
+    return r;
+}
+
+static struct record state_record(const struct prefix *p, const struct snap *s) {
+    struct record r = {.kind = RECORD_STATE,
+                       .parent = s->node->key,
+                       .position = position_of(s),
+                       .n_ids = s->n_tail,
+                       .cuts = s->cuts,
+                       .bytes = (size_t)snapshot_bytes(p->m, s->n_tail)};
+    memcpy(r.ids, s->tail, (size_t)s->n_tail * sizeof *r.ids);
+    if (p->backed) r.key = record_state_key(&r.parent, s->tail, s->n_tail, s->cuts);
+    return r;
+}
+
+/* Pages from the root on, then the state. False: not everything is settled: `most` was reached, or the backing wants to be asked again
+ * later. */
+static bool offer_snap(struct prefix *p, struct snap *s, uint64_t most, uint64_t *bytes) {
+    for (struct node *n = s->node, *first; n->parent && !n->saved; n = s->node) {
+        for (first = n; first->parent->parent && !first->parent->saved;) first = first->parent;
+        struct record r = page_record(p, first);
+        if (*bytes >= most || !offer(p, &r, first, NULL, bytes)) return false;
+        first->saved = true;
+    }
+    struct record r = state_record(p, s);
+    if (*bytes >= most || !offer(p, &r, NULL, s, bytes)) return false;
+    s->saved = true;
+    p->n_unsaved--;
+    return true;
+}
+
+bool prefix_flush(struct prefix *p, uint64_t most) {
+    uint64_t bytes = 0;
+    if (!p->backed) return false;
+    for (int i = 0; i < p->n_live && p->n_unsaved; i++) {
+        struct snap *s = p->live[i];
+        if (s->saved) continue;
+        if (!offer_snap(p, s, most, &bytes)) return true;
+    }
+    return false;
+}
+
+/* ---- in and out ---- */
+
+void prefix_unpick(struct prefix *p, struct prefix_pick *pick) {
+    if (pick->snap) pick->snap->pins--;
+    pick->snap = NULL;
+    prefix_release(p, &pick->hold);
+}
+
+uint64_t prefix_export_bytes(const struct prefix *p, const struct prefix_pick *pick, int i) {
+    return i < pick->n_full ? model_page_bytes(p->m) : snapshot_bytes(p->m, pick->n_tail);
+}
+
+int prefix_export(struct prefix *p, const struct prefix_pick *pick, int i, struct record *r, void *payload, struct calla_error *err) {
+    const struct node *n = pick->snap->node;
+    if (i == pick->n_full) {
+        *r = state_record(p, pick->snap);
+        return snapshot_read(p->m, pick->snap->state, payload, err);
+    }
+    while (n->depth > i + 1) n = n->parent;
+    *r = page_record(p, n);
+    return page_read(p->m, n->page, payload, err);
+}
+
+static int no_room(struct calla_error *err) { return err_set(err, CALLA_E_BUDGET, "the prefix cache has no room for what is loaded"); }
+
+static int import_page(struct prefix *p, struct prefix_hold *hold, const struct record *r, const void *payload, struct calla_error *err) {
+    struct node *parent = hold->at, *n = child_with(p, parent, r->ids, r->cuts);
+    if (!n) {
+        int32_t page;
+        if (!prefix_make_room(p, 1)) return no_room(err);
+        int rc = page_load(p->m, payload, &page, err);
+        if (rc) return rc;
+        n = new_node(p, parent, r->ids, r->cuts, page, 0);
+        page_drop(p->m, page); /* the node's from now on */
+        if (!n) return no_room(err);
+    }
+    struct prefix_hold next;
+    prefix_pin(&next, n);
+    prefix_release(p, hold);
+    *hold = next;
+    return 0;
+}
+
+static int import_state(struct prefix *p, struct node *n, const struct record *r, const void *payload, struct calla_error *err) {
+    struct snapshot *state;
+    if (find_snap(n, r->ids, r->n_ids, r->cuts)) return 0;
+    if (!prefix_make_room(p, model_snapshot_blocks(p->m, r->n_ids))) return no_room(err);
+    int rc = snapshot_load(p->m, r->n_ids, payload, &state, err);
+    if (rc) return rc;
+    struct snap *s = new_snap(p, n, r->ids, r->n_ids, r->cuts, state);
+    if (!s) {
+        snapshot_free(p->m, state);
+        return no_room(err);
+    }
+    p->loaded++;
+    return 0;
+}
+
+int prefix_import(struct prefix *p, uint64_t salt, struct prefix_hold *hold, const struct record *r, const void *payload,
+                  struct calla_error *err) {
+    if (!hold->at) {
+        struct node *root = prefix_root(p, salt);
+        if (!root) root = new_node(p, NULL, NULL, 1, -1, salt);
+        if (!root) return no_room(err);
+        prefix_pin(hold, root);
+    }
+    return r->kind == RECORD_PAGE ? import_page(p, hold, r, payload, err) : import_state(p, hold->at, r, payload, err);
+}
+
+void prefix_stats(const struct prefix *p, struct calla_cache_stats *out) {
+    uint64_t blocks = (uint64_t)model_blocks(p->m), unused = (uint64_t)model_blocks_free(p->m);
+    *out = (struct calla_cache_stats){
+        .block_bytes = model_block_bytes(p->m),
+        .blocks = blocks,
+        .free = unused,
+        .running = blocks - unused - p->page_blocks - p->snapshot_blocks,
+        .pages = p->page_blocks,
+        .snapshots = p->snapshot_blocks,
+        .entries = (uint64_t)p->n_live,
+        .hits = p->hits,
+        .misses = p->misses,
+        .cached_tokens = p->cached_tokens,
+        .stored = p->stored,
+        .evicted = p->evicted,
+        .declined = p->declined,
+        .loaded = p->loaded,
+    };
+}

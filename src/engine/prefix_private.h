@@ -1,0 +1,81 @@
+/* engine/prefix_private.h - the tree's fields, for prefix.c (what is kept), prefix_find.c (what is found) and their tests. */
+#ifndef ENGINE_PREFIX_PRIVATE_H
+#define ENGINE_PREFIX_PRIVATE_H
+#include "engine/prefix.h"
+
+struct node {
+    struct node *parent; /* NULL: a root, which has no ids and no page */
+    struct node *next;   /* in its bucket, or among the spare */
+    struct node *child, *sibling;
+    struct snap *snaps;
+    int32_t ids[BE_PAGE];
+    uint64_t cuts;
+    uint64_t salt;         /* of a root */
+    struct record_key key; /* with a backing */
+    int32_t page;
+    int depth; /* pages from the root to here, this one counted */
+    int pins;
+    bool saved; /* the backing has it */
+};
+struct snap {
+    struct node *node;
+    struct snap *next; /* on its node, or among the spare */
+    struct snapshot *state;
+    int32_t tail[BE_PAGE]; /* [n_tail] */
+    int n_tail;
+    uint64_t cuts;
+    double used; /* when it was kept or last served */
+    int hits, pins;
+    int at; /* in prefix.live */
+    bool saved;
+};
+
+enum { WAYS = 4 }; /* places at which one prompt may be followed at once: the same ids with other cuts */
+/* One place on the way along a prompt: in memory, or only in the backing (node NULL). */
+struct step {
+    struct node *node;
+    struct record_key key;
+    uint64_t cuts;
+    int from;   /* which step of the level above */
+    bool exact; /* all cuts so far are this prompt's */
+};
+
+struct prefix {
+    struct model *m;
+    struct prefix_backing backing;
+    bool backed;
+    int max_pages;
+    double now;
+
+    struct node *nodes, *spare_nodes;                 /* [max_nodes] */
+    struct snap *snaps, *spare_snaps;                 /* [max_snaps] */
+    struct snap **live;                               /* [n_live] */
+    int max_nodes, max_snaps, used_nodes, used_snaps; /* those behind were never used */
+    int n_live, n_unsaved;
+    struct node **buckets; /* [bucket_mask + 1] */
+    uint32_t bucket_mask;
+    int32_t *users; /* [blocks] nodes with this page */
+
+    struct step *steps;        /* [max_pages + 1][WAYS] the last walk */
+    int *n_steps;              /* [max_pages + 1] */
+    int32_t *path;             /* [max_pages] */
+    struct record_tail *tails; /* [MOST_TAILS] with a backing */
+    void *staging;             /* room for one record, with a backing */
+    size_t staging_bytes;
+
+    uint64_t page_blocks, snapshot_blocks; /* in use */
+    uint64_t hits, misses, cached_tokens, stored, evicted, declined, loaded;
+};
+enum { MOST_TAILS = 64 };
+
+/* The cuts of page i of a prompt that is computed with these marks. */
+uint64_t prefix_cuts(const struct prefix_text *t, int page);
+static inline uint64_t prefix_cut_mask(int n_tail) { return n_tail ? (1ull << n_tail) - 1 : 1; } /* bit 0 always counts */
+bool prefix_is_cut(const struct prefix_text *t, int position);
+struct node *prefix_root(struct prefix *p, uint64_t salt); /* NULL: not there */
+/* The next in the chain (from NULL: the first) of children of `parent` with these ids, whatever their cuts. */
+struct node *prefix_child(struct prefix *p, const struct node *parent, const int32_t *ids, const struct node *after);
+void prefix_pin(struct prefix_hold *hold, struct node *node);
+/* As prefix_make_room, but nothing worth `limit` or more is given up; then nothing is given up at all. */
+bool prefix_room(struct prefix *p, int n, double limit);
+#endif
