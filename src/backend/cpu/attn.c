@@ -1,42 +1,48 @@
 /* backend/cpu/attn.c - attention with an output gate: norms, rotary, append to the KV pages, causal softmax over the pages, sigmoid gate.
  *
- * Two phases: first every row of the pass puts its k and v into the pages, then tiles of at most ATTN_ROWS rows (cut on the absolute grid) times one KV
- * head's query heads walk over the pages; the query heads share each key and value that is loaded. A row's arithmetic is fixed by its position alone:
- * a running softmax over the pages of each segment of 1024 positions, and the segments joined in order. So a row has the same bits in a prompt chunk of
- * any length, alone, beside other rows, on any number of threads, and whether or not its segments were computed as separate tasks.
+ * Two phases: first every row of the pass puts its k and v into the pages, then tiles of at most ATTN_ROWS rows (cut on the absolute grid)
+ * times one KV head's query heads walk over the pages; the query heads share each key and value that is loaded. A row's arithmetic is fixed
+ * by its position alone: a running softmax over the pages of each segment of 1024 positions, and the segments joined in order. So a row has
+ * the same bits in a prompt chunk of any length, alone, beside other rows, on any number of threads, and whether or not its segments were
+ * computed as separate tasks.
  */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/mix.h"
 #include <math.h>
 
-#define ATTN_ROWS 8     /* rows of a tile; divides BE_PAGE */
-#define SEGMENT 1024    /* positions whose softmax runs in one piece; a multiple of BE_PAGE */
+#define ATTN_ROWS     8    /* rows of a tile; divides BE_PAGE */
+#define SEGMENT       1024 /* positions whose softmax runs in one piece; a multiple of BE_PAGE */
 #define SEGMENT_PAGES (SEGMENT / BE_PAGE)
 _Static_assert(BE_PAGE % ATTN_ROWS == 0 && SEGMENT % BE_PAGE == 0, "tiles lie in pages, pages in segments");
 
 /* Rows first..first+rows-1 of a span, all on one page. */
-struct tile { int span, first, rows; };
-/* A tile's queries of one KV head over segments [segment, segment + segments); slot: where a split task leaves its partial sums, else -1. */
-struct job { int tile, head, segment, segments, slot; };
+struct tile {
+    int span, first, rows;
+};
+/* A tile's queries of one KV head over segments [segment, segment + segments); slot: where a split task leaves its partial sums, else -1.
+ */
+struct job {
+    int tile, head, segment, segments, slot;
+};
 
 /* Scratch of one worker; queries are rows of a tile times the group of query heads. */
 struct worker {
-    float *q, *acc, *total;          /* [queries][head_dim] padded */
-    float *keys;                     /* [64][head_dim] padded */
-    float *scores;                   /* [queries][64] padded */
+    float *q, *acc, *total;                   /* [queries][head_dim] padded */
+    float *keys;                              /* [64][head_dim] padded */
+    float *scores;                            /* [queries][64] padded */
     float *max, *sum, *total_max, *total_sum; /* [queries] */
 };
 struct attn_ws {
     const struct mix_kernels *k;
     size_t bytes;
     char *memory;
-    double *frequency;               /* [rotary/2] */
-    float *turn;                     /* [max_rows][rotary]: cosines, then sines */
-    struct tile *tiles;              /* [max_rows] */
-    struct job *jobs;                /* [max_jobs] */
+    double *frequency;  /* [rotary/2] */
+    float *turn;        /* [max_rows][rotary]: cosines, then sines */
+    struct tile *tiles; /* [max_rows] */
+    struct job *jobs;   /* [max_jobs] */
     int max_jobs, slots;
     float *part_max, *part_sum, *part; /* [slots], [slots], [slots][head_dim padded]: partial sums of split tasks */
-    float *workers;                  /* [threads][each] */
+    float *workers;                    /* [threads][each] */
     size_t each;
 };
 struct task {
@@ -51,9 +57,19 @@ struct task {
 
 static size_t carve_worker(struct worker *w, const struct be_dims *d, float *base) {
     size_t queries = (size_t)ATTN_ROWS * (size_t)(d->heads / d->kv_heads), ld = (size_t)MIX_LD(d->head_dim), used = 0;
-    struct { float **p; size_t n; } parts[] = {
-        {&w->q, queries * ld}, {&w->acc, queries * ld}, {&w->total, queries * ld}, {&w->keys, MIX_GRID * ld}, {&w->scores, queries * MIX_LD_GRID},
-        {&w->max, queries}, {&w->sum, queries}, {&w->total_max, queries}, {&w->total_sum, queries},
+    struct {
+        float **p;
+        size_t n;
+    } parts[] = {
+        {&w->q, queries * ld},
+        {&w->acc, queries * ld},
+        {&w->total, queries * ld},
+        {&w->keys, MIX_GRID * ld},
+        {&w->scores, queries * MIX_LD_GRID},
+        {&w->max, queries},
+        {&w->sum, queries},
+        {&w->total_max, queries},
+        {&w->total_sum, queries},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         *parts[i].p = base ? base + used : NULL;
@@ -70,10 +86,17 @@ static size_t carve(struct attn_ws *ws, const struct be_dims *d, int threads, ch
     size_t slots = ((size_t)d->max_seq + SEGMENT - 1) / SEGMENT * (size_t)d->heads;
     size_t jobs = rows * (size_t)d->kv_heads > slots ? rows * (size_t)d->kv_heads : slots;
     ws->each = carve_worker(&w, d, NULL);
-    struct { void **p; size_t n; } parts[] = {
-        {(void **)&ws->frequency, (size_t)d->rotary / 2 * sizeof(double)}, {(void **)&ws->turn, rows * (size_t)d->rotary * sizeof(float)},
-        {(void **)&ws->tiles, rows * sizeof(struct tile)}, {(void **)&ws->jobs, jobs * sizeof(struct job)},
-        {(void **)&ws->part_max, slots * sizeof(float)}, {(void **)&ws->part_sum, slots * sizeof(float)}, {(void **)&ws->part, slots * ld * sizeof(float)},
+    struct {
+        void **p;
+        size_t n;
+    } parts[] = {
+        {(void **)&ws->frequency, (size_t)d->rotary / 2 * sizeof(double)},
+        {(void **)&ws->turn, rows * (size_t)d->rotary * sizeof(float)},
+        {(void **)&ws->tiles, rows * sizeof(struct tile)},
+        {(void **)&ws->jobs, jobs * sizeof(struct job)},
+        {(void **)&ws->part_max, slots * sizeof(float)},
+        {(void **)&ws->part_sum, slots * sizeof(float)},
+        {(void **)&ws->part, slots * ld * sizeof(float)},
         {(void **)&ws->workers, (size_t)threads * ws->each * sizeof(float)},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -87,8 +110,8 @@ static size_t carve(struct attn_ws *ws, const struct be_dims *d, int threads, ch
 
 static bool dims_fit(const struct be_dims *d) {
     return d->kv_heads > 0 && d->heads > 0 && d->heads % d->kv_heads == 0 && d->heads <= 4096 && d->head_dim > 0 && d->head_dim % 4 == 0 &&
-           d->head_dim <= MIX_MAX_DIM && d->rotary >= 0 && d->rotary % 2 == 0 && d->rotary <= d->head_dim && d->max_rows > 0 && d->max_rows <= 65536 &&
-           d->max_seq > 0 && d->max_seq <= 1 << 24 && d->attention_layers > 0;
+           d->head_dim <= MIX_MAX_DIM && d->rotary >= 0 && d->rotary % 2 == 0 && d->rotary <= d->head_dim && d->max_rows > 0 &&
+           d->max_rows <= 65536 && d->max_seq > 0 && d->max_seq <= 1 << 24 && d->attention_layers > 0;
 }
 
 uint64_t cpu_attn_bytes(const struct cpu *c, const struct be_dims *d) {
@@ -99,8 +122,10 @@ uint64_t cpu_attn_bytes(const struct cpu *c, const struct be_dims *d) {
 int cpu_attn_prepare(struct cpu *c, struct calla_error *err) {
     const struct be_dims *d = &c->dims;
     if (!dims_fit(d))
-        return err_set(err, CALLA_E_UNSUPPORTED, "attn: %d query heads, %d key/value heads of %d, %d of them rotary, %d rows, %d positions: not sizes the cpu back end can run", d->heads,
-                       d->kv_heads, d->head_dim, d->rotary, d->max_rows, d->max_seq);
+        return err_set(
+            err, CALLA_E_UNSUPPORTED,
+            "attn: %d query heads, %d key/value heads of %d, %d of them rotary, %d rows, %d positions: not sizes the cpu back end can run",
+            d->heads, d->kv_heads, d->head_dim, d->rotary, d->max_rows, d->max_seq);
     struct attn_ws *ws = mem_calloc(1, sizeof *ws);
     if (!ws) return err_set(err, CALLA_E_MEMORY, "attn: no memory for the workspace");
     size_t bytes = carve(ws, d, pool_threads(c->pool), NULL);
@@ -141,7 +166,8 @@ static void rotate(const struct be_dims *d, const float *turn, float *x) {
 /* The page of KV head `head` that holds positions page*BE_PAGE..: keys (which 0) or values (1), [BE_PAGE][head_dim]. */
 static char *page_of(const struct task *t, const struct be_state *state, int page, int which, int head) {
     const struct be_dims *d = &t->c->dims;
-    size_t at = (((size_t)state->pages[page] * (size_t)d->attention_layers + (size_t)t->layer) * 2 + (size_t)which) * (size_t)d->kv_heads + (size_t)head;
+    size_t at = (((size_t)state->pages[page] * (size_t)d->attention_layers + (size_t)t->layer) * 2 + (size_t)which) * (size_t)d->kv_heads +
+                (size_t)head;
     return (char *)state->pool.data + at * BE_PAGE * (size_t)d->head_dim * (size_t)t->kv_bytes;
 }
 
@@ -155,7 +181,8 @@ static void put(const struct task *t, char *page, int slot, const float *x) {
     for (size_t i = 0; i < n; i++) out[i] = num_to_bf16(x[i]);
 }
 
-/* Phase one for a range of tiles: angles of each row (in double: a float's spacing at 262,143 is a 32nd of a radian), then k and v into the pages. */
+/* Phase one for a range of tiles: angles of each row (in double: a float's spacing at 262,143 is a 32nd of a radian), then k and v into the
+ * pages. */
 static void append(void *ctx, int begin, int end, int worker) {
     const struct task *t = ctx;
     const struct be_dims *d = &t->c->dims;
@@ -222,9 +249,19 @@ static void run_segment(const struct task *t, const struct job *job, int segment
     for (int page = segment * SEGMENT_PAGES; page < end && page <= last_page; page++) {
         for (int r = 0; r < tile->rows; r++) limit[r] = page < last_page ? BE_PAGE : position % BE_PAGE + r + 1;
         struct mix_block block = {
-            .head_dim = d->head_dim, .rows = tile->rows, .group = t->group, .limit = limit, .q = w->q,
-            .k = page_of(t, span->state, page, 0, job->head), .v = page_of(t, span->state, page, 1, job->head), .kv_bytes = t->kv_bytes,
-            .tile = w->keys, .scores = w->scores, .max = w->max, .sum = w->sum, .acc = w->acc,
+            .head_dim = d->head_dim,
+            .rows = tile->rows,
+            .group = t->group,
+            .limit = limit,
+            .q = w->q,
+            .k = page_of(t, span->state, page, 0, job->head),
+            .v = page_of(t, span->state, page, 1, job->head),
+            .kv_bytes = t->kv_bytes,
+            .tile = w->keys,
+            .scores = w->scores,
+            .max = w->max,
+            .sum = w->sum,
+            .acc = w->acc,
         };
         ws_of(t)->k->block(&block);
     }
@@ -237,7 +274,8 @@ static void answer(const struct task *t, const struct job *job, const struct wor
     for (int i = 0; i < tile->rows * t->group; i++) {
         const int row = t->spans[tile->span].first + tile->first + i / t->group, head = job->head * t->group + i % t->group;
         float *y = t->y + ((size_t)row * (size_t)d->heads + (size_t)head) * (size_t)d->head_dim;
-        ws_of(t)->k->finish(d->head_dim, w->total_sum[i], w->total + (size_t)i * (size_t)MIX_LD(d->head_dim), query(t, row, head) + d->head_dim, y);
+        ws_of(t)->k->finish(d->head_dim, w->total_sum[i], w->total + (size_t)i * (size_t)MIX_LD(d->head_dim),
+                            query(t, row, head) + d->head_dim, y);
     }
 }
 
@@ -287,14 +325,17 @@ static void join_jobs(void *ctx, int begin, int end, int worker) {
         for (size_t s = 0; s < (size_t)job->segments; s++) {
             for (size_t i = 0; i < queries; i++) {
                 const size_t slot = (size_t)job->slot + s * queries + i;
-                ws->k->join(d->head_dim, ws->part_max[slot], ws->part_sum[slot], ws->part + slot * ld, w.total_max + i, w.total_sum + i, w.total + i * ld);
+                ws->k->join(d->head_dim, ws->part_max[slot], ws->part_sum[slot], ws->part + slot * ld, w.total_max + i, w.total_sum + i,
+                            w.total + i * ld);
             }
         }
         answer(t, job, &w);
     }
 }
 
-static int segments_of(const struct task *t, const struct tile *tile) { return (t->spans[tile->span].position + tile->first) / SEGMENT + 1; }
+static int segments_of(const struct task *t, const struct tile *tile) {
+    return (t->spans[tile->span].position + tile->first) / SEGMENT + 1;
+}
 
 /* Cut the spans into tiles. False when a span does not fit its pages or the workspace. */
 static bool cut_tiles(struct task *t, int n_spans) {
@@ -327,25 +368,35 @@ static bool list_jobs(struct task *t) {
         segments = n > segments ? n : segments;
         slots += (size_t)(n * ws->tiles[i].rows) * (size_t)d->heads;
     }
-    const bool split = segments > 1 && pool_threads(t->c->pool) > 1 && t->n_tiles * d->kv_heads < 4 * pool_threads(t->c->pool) && slots <= (size_t)ws->slots;
+    const bool split = segments > 1 && pool_threads(t->c->pool) > 1 && t->n_tiles * d->kv_heads < 4 * pool_threads(t->c->pool) &&
+                       slots <= (size_t)ws->slots;
     int slot = 0;
     for (int i = t->n_tiles - 1; i >= 0; i--) {
         const int n = segments_of(t, &ws->tiles[i]);
         for (int h = 0; h < d->kv_heads; h++) {
             if (!split) ws->jobs[t->n_jobs++] = (struct job){i, h, 0, n, -1};
-            for (int s = 0; split && s < n; s++, slot += ws->tiles[i].rows * t->group) ws->jobs[t->n_jobs++] = (struct job){i, h, s, n, slot};
+            for (int s = 0; split && s < n; s++, slot += ws->tiles[i].rows * t->group)
+                ws->jobs[t->n_jobs++] = (struct job){i, h, s, n, slot};
         }
     }
     return split;
 }
 
-void cpu_attn(struct backend *be, const struct be_attn_weights *w, int layer, const struct be_buffer *q, const struct be_buffer *k, const struct be_buffer *v,
-              const struct be_span *spans, int n_spans, struct be_buffer *y) {
+void cpu_attn(struct backend *be, const struct be_attn_weights *w, int layer, const struct be_buffer *q, const struct be_buffer *k,
+              const struct be_buffer *v, const struct be_span *spans, int n_spans, struct be_buffer *y) {
     struct cpu *c = cpu_of(be);
     if (c->error.code) return;
     struct task t = {
-        .c = c, .w = w, .layer = layer, .group = c->dims.heads / c->dims.kv_heads, .kv_bytes = c->compute == BE_FLOAT32 ? 4 : 2,
-        .q = be_f32(q), .k = be_f32(k), .v = be_f32(v), .spans = spans, .y = be_f32(y),
+        .c = c,
+        .w = w,
+        .layer = layer,
+        .group = c->dims.heads / c->dims.kv_heads,
+        .kv_bytes = c->compute == BE_FLOAT32 ? 4 : 2,
+        .q = be_f32(q),
+        .k = be_f32(k),
+        .v = be_f32(v),
+        .spans = spans,
+        .y = be_f32(y),
     };
     if (!cut_tiles(&t, n_spans)) {
         cpu_fail(c, "attn", CALLA_E_INTERNAL, "a span does not fit its pages or the prepared rows");

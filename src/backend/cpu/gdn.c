@@ -1,8 +1,10 @@
-/* backend/cpu/gdn.c - Gated DeltaNet from the projections to the rows out_proj reads: convolution, q/k normalisation, gated delta rule, gated norm.
+/* backend/cpu/gdn.c - Gated DeltaNet from the projections to the rows out_proj reads: convolution, q/k normalisation, gated delta rule,
+ * gated norm.
  *
- * A span is cut at absolute multiples of 64 positions; a piece of one row takes the step form, a longer one the chunk form. So the arithmetic of a row
- * depends on nothing but its span's cuts, and cutting a prompt at the grid changes no bit. Heads are independent: tasks are value heads of spans, and
- * those of one key head share what only q and k decide when one task holds them all. There is no padding: a span touches its own rows and its own state.
+ * A span is cut at absolute multiples of 64 positions; a piece of one row takes the step form, a longer one the chunk form. So the
+ * arithmetic of a row depends on nothing but its span's cuts, and cutting a prompt at the grid changes no bit. Heads are independent: tasks
+ * are value heads of spans, and those of one key head share what only q and k decide when one task holds them all. There is no padding: a
+ * span touches its own rows and its own state.
  */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/mix.h"
@@ -12,18 +14,18 @@ enum { AHEAD = 4 }; /* rows */
 
 /* Scratch of one worker; each pointer a matrix of padded rows. */
 struct worker {
-    float *taps;         /* [2 + ratio][4][widest]: convolution weights by tap, of q, k and each value head */
-    float *q, *k;        /* [64][key_dim] */
-    float *kt;           /* [key_dim][64] */
-    float *kk, *qk;      /* [64][64] */
-    float *v, *u, *o;    /* [64][value_dim] */
-    float *a, *m;        /* [64][64] */
-    float *states;       /* [ratio][key_dim][value_dim]: transposed, while chunk pieces follow each other */
+    float *taps;      /* [2 + ratio][4][widest]: convolution weights by tap, of q, k and each value head */
+    float *q, *k;     /* [64][key_dim] */
+    float *kt;        /* [key_dim][64] */
+    float *kk, *qk;   /* [64][64] */
+    float *v, *u, *o; /* [64][value_dim] */
+    float *a, *m;     /* [64][64] */
+    float *states;    /* [ratio][key_dim][value_dim]: transposed, while chunk pieces follow each other */
 };
 struct gdn_ws {
     const struct mix_kernels *k;
-    size_t bytes, each;  /* of memory in all, of one worker in floats */
-    float *memory;       /* [threads][each] */
+    size_t bytes, each; /* of memory in all, of one worker in floats */
+    float *memory;      /* [threads][each] */
 };
 struct task {
     struct cpu *c;
@@ -33,7 +35,7 @@ struct task {
     const struct be_span *spans;
     float *y;
     int ratio, channels;
-    bool shared;         /* tasks are whole key heads, so they may advance the convolution state of q and k themselves */
+    bool shared; /* tasks are whole key heads, so they may advance the convolution state of q and k themselves */
 };
 /* The value heads first_head..first_head+heads-1 of one span, all of one key head. */
 struct group {
@@ -42,18 +44,30 @@ struct group {
     const struct mix_kernels *k;
     struct worker w;
     int key_head, first_head, heads;
-    float *conv;         /* [3][channels] of this layer */
-    float *recurrent;    /* [value_heads][value_dim][key_dim] of this layer */
-    bool resident;       /* the states are in w.states */
+    float *conv;      /* [3][channels] of this layer */
+    float *recurrent; /* [value_heads][value_dim][key_dim] of this layer */
+    bool resident;    /* the states are in w.states */
 };
 
 /* Cut a worker's memory; with base NULL only count. Returns floats used. */
 static size_t carve(struct worker *w, const struct be_dims *d, float *base) {
     size_t ratio = (size_t)(d->value_heads / d->key_heads), lk = (size_t)MIX_LD(d->key_dim), lv = (size_t)MIX_LD(d->value_dim), used = 0;
-    struct { float **p; size_t n; } parts[] = {
-        {&w->taps, (2 + ratio) * 4 * (lk > lv ? lk : lv)}, {&w->q, MIX_GRID * lk}, {&w->k, MIX_GRID * lk}, {&w->kt, (size_t)d->key_dim * MIX_LD_GRID},
-        {&w->kk, MIX_GRID * MIX_LD_GRID}, {&w->qk, MIX_GRID * MIX_LD_GRID}, {&w->v, MIX_GRID * lv}, {&w->u, MIX_GRID * lv}, {&w->o, MIX_GRID * lv},
-        {&w->a, MIX_GRID * MIX_LD_GRID}, {&w->m, MIX_GRID * MIX_LD_GRID}, {&w->states, ratio * (size_t)d->key_dim * lv},
+    struct {
+        float **p;
+        size_t n;
+    } parts[] = {
+        {&w->taps, (2 + ratio) * 4 * (lk > lv ? lk : lv)},
+        {&w->q, MIX_GRID * lk},
+        {&w->k, MIX_GRID * lk},
+        {&w->kt, (size_t)d->key_dim * MIX_LD_GRID},
+        {&w->kk, MIX_GRID * MIX_LD_GRID},
+        {&w->qk, MIX_GRID * MIX_LD_GRID},
+        {&w->v, MIX_GRID * lv},
+        {&w->u, MIX_GRID * lv},
+        {&w->o, MIX_GRID * lv},
+        {&w->a, MIX_GRID * MIX_LD_GRID},
+        {&w->m, MIX_GRID * MIX_LD_GRID},
+        {&w->states, ratio * (size_t)d->key_dim * lv},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         *parts[i].p = base ? base + used : NULL;
@@ -63,8 +77,8 @@ static size_t carve(struct worker *w, const struct be_dims *d, float *base) {
 }
 
 static bool dims_fit(const struct be_dims *d) {
-    return d->key_heads > 0 && d->value_heads > 0 && d->value_heads % d->key_heads == 0 && d->value_heads <= 65536 && d->key_dim > 0 && d->value_dim > 0 &&
-           d->key_dim % 4 == 0 && d->value_dim % 4 == 0 && d->key_dim <= MIX_MAX_DIM && d->value_dim <= MIX_MAX_DIM;
+    return d->key_heads > 0 && d->value_heads > 0 && d->value_heads % d->key_heads == 0 && d->value_heads <= 65536 && d->key_dim > 0 &&
+           d->value_dim > 0 && d->key_dim % 4 == 0 && d->value_dim % 4 == 0 && d->key_dim <= MIX_MAX_DIM && d->value_dim <= MIX_MAX_DIM;
 }
 
 uint64_t cpu_gdn_bytes(const struct cpu *c, const struct be_dims *d) {
@@ -74,7 +88,9 @@ uint64_t cpu_gdn_bytes(const struct cpu *c, const struct be_dims *d) {
 
 int cpu_gdn_prepare(struct cpu *c, struct calla_error *err) {
     if (!dims_fit(&c->dims))
-        return err_set(err, CALLA_E_UNSUPPORTED, "gdn: %d key heads of %d and %d value heads of %d: head sizes must be multiples of 4 up to %d, value heads a multiple of key heads",
+        return err_set(err, CALLA_E_UNSUPPORTED,
+                       "gdn: %d key heads of %d and %d value heads of %d: head sizes must be multiples of 4 up to %d, value heads a "
+                       "multiple of key heads",
                        c->dims.key_heads, c->dims.key_dim, c->dims.value_heads, c->dims.value_dim, MIX_MAX_DIM);
     struct gdn_ws *ws = mem_calloc(1, sizeof *ws);
     if (!ws) return err_set(err, CALLA_E_MEMORY, "gdn: no memory for the workspace");
@@ -203,8 +219,22 @@ static void piece(const struct group *g, const float *taps, int i, int first, in
         g->k->step(d->key_dim, d->value_dim, head_state(g, head), w->q, w->k, w->v, decay[0], beta[0], w->o);
     } else {
         struct mix_chunk chunk = {
-            .rows = rows, .key_dim = d->key_dim, .value_dim = d->value_dim, .q = w->q, .k = w->k, .kt = w->kt, .kk = w->kk, .qk = w->qk, .v = w->v,
-            .decay = decay, .beta = beta, .s = w->states + (ptrdiff_t)i * d->key_dim * MIX_LD(d->value_dim), .u = w->u, .o = w->o, .a = w->a, .m = w->m,
+            .rows = rows,
+            .key_dim = d->key_dim,
+            .value_dim = d->value_dim,
+            .q = w->q,
+            .k = w->k,
+            .kt = w->kt,
+            .kk = w->kk,
+            .qk = w->qk,
+            .v = w->v,
+            .decay = decay,
+            .beta = beta,
+            .s = w->states + (ptrdiff_t)i * d->key_dim * MIX_LD(d->value_dim),
+            .u = w->u,
+            .o = w->o,
+            .a = w->a,
+            .m = w->m,
         };
         g->k->chunk(&chunk);
     }
@@ -214,14 +244,17 @@ static void piece(const struct group *g, const float *taps, int i, int first, in
 /* Keep the last three raw rows of n channels. */
 static void advance_conv(const struct group *g, int channel, int n) {
     for (int i = 0; i < 3; i++) /* upwards: row i comes from a later one */
-        memcpy(g->conv + (size_t)i * (size_t)g->t->channels + channel, raw_row(g, g->span->rows - 3 + i) + channel, (size_t)n * sizeof(float));
+        memcpy(g->conv + (size_t)i * (size_t)g->t->channels + channel, raw_row(g, g->span->rows - 3 + i) + channel,
+               (size_t)n * sizeof(float));
 }
 
 static struct group group_of(const struct task *t, const struct be_span *span) {
     const struct be_dims *d = &t->c->dims;
     const size_t layer = (size_t)t->layer;
     return (struct group){
-        .t = t, .span = span, .k = ((struct gdn_ws *)t->c->gdn_ws)->k,
+        .t = t,
+        .span = span,
+        .k = ((struct gdn_ws *)t->c->gdn_ws)->k,
         .conv = be_f32(&span->state->conv) + layer * 3 * (size_t)t->channels,
         .recurrent = be_f32(&span->state->recurrent) + layer * (size_t)d->value_heads * (size_t)d->value_dim * (size_t)d->key_dim,
     };
@@ -229,7 +262,8 @@ static struct group group_of(const struct task *t, const struct be_span *span) {
 
 static void run_group(struct group *g) {
     const struct be_dims *d = &g->t->c->dims;
-    const int q_channel = g->key_head * d->key_dim, k_channel = d->key_heads * d->key_dim + q_channel, v_channel = 2 * d->key_heads * d->key_dim;
+    const int q_channel = g->key_head * d->key_dim, k_channel = d->key_heads * d->key_dim + q_channel,
+              v_channel = 2 * d->key_heads * d->key_dim;
     const float *taps_q = load_taps(g, 0, q_channel, d->key_dim), *taps_k = load_taps(g, 1, k_channel, d->key_dim);
     for (int i = 0; i < g->heads; i++) load_taps(g, 2 + i, v_channel + (g->first_head + i) * d->value_dim, d->value_dim);
     const ptrdiff_t taps = 4 * MIX_LD(d->key_dim > d->value_dim ? d->key_dim : d->value_dim);
@@ -274,14 +308,23 @@ static void advance_keys(void *ctx, int begin, int end, int worker) {
     }
 }
 
-void cpu_gdn(struct backend *be, const struct be_gdn_weights *w, int layer, const struct be_buffer *qkv, const struct be_buffer *z, const struct be_buffer *a,
-             const struct be_buffer *b, const struct be_span *spans, int n_spans, struct be_buffer *y) {
+void cpu_gdn(struct backend *be, const struct be_gdn_weights *w, int layer, const struct be_buffer *qkv, const struct be_buffer *z,
+             const struct be_buffer *a, const struct be_buffer *b, const struct be_span *spans, int n_spans, struct be_buffer *y) {
     struct cpu *c = cpu_of(be);
     const struct be_dims *d = &c->dims;
     if (c->error.code || n_spans == 0) return;
     struct task t = {
-        .c = c, .w = w, .layer = layer, .qkv = be_f32(qkv), .z = be_f32(z), .a = be_f32(a), .b = be_f32(b), .spans = spans, .y = be_f32(y),
-        .ratio = d->value_heads / d->key_heads, .channels = 2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim,
+        .c = c,
+        .w = w,
+        .layer = layer,
+        .qkv = be_f32(qkv),
+        .z = be_f32(z),
+        .a = be_f32(a),
+        .b = be_f32(b),
+        .spans = spans,
+        .y = be_f32(y),
+        .ratio = d->value_heads / d->key_heads,
+        .channels = 2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim,
     };
     /* Few spans on many threads: single value heads, each repeating its key head's part. The answers are the same bits. */
     t.shared = n_spans * d->key_heads >= pool_threads(c->pool);

@@ -1,8 +1,8 @@
 /* backend/cpu/mix.h - inner kernels of the two mixers (gdn.c, attn.c), one table per instruction set.
  *
- * Matrices are float32, row-major, in workspace rows of MIX_LD(columns) floats: columns are padded so that kernels may read and write whole vectors.
- * What lies in the padding never reaches a result. Every output element is one chain of fused multiply-adds in a fixed order that depends on its own
- * row's operands only, never on how many rows a call has; so a kernel may block rows as it likes.
+ * Matrices are float32, row-major, in workspace rows of MIX_LD(columns) floats: columns are padded so that kernels may read and write whole
+ * vectors. What lies in the padding never reaches a result. Every output element is one chain of fused multiply-adds in a fixed order that
+ * depends on its own row's operands only, never on how many rows a call has; so a kernel may block rows as it likes.
  */
 #ifndef BACKEND_CPU_MIX_H
 #define BACKEND_CPU_MIX_H
@@ -11,44 +11,46 @@
 #include <stdint.h>
 
 #define MIX_PAD(columns) (((columns) + 31) & ~31)
-#define MIX_LD(columns) (MIX_PAD(columns) + 16) /* the odd 16 spreads the rows of a panel over the cache's sets */
-#define MIX_GRID 64                             /* positions of a block: BE_PAGE */
-#define MIX_LD_GRID MIX_LD(MIX_GRID)
-#define MIX_MAX_DIM 512                         /* of a head */
+#define MIX_LD(columns)  (MIX_PAD(columns) + 16) /* the odd 16 spreads the rows of a panel over the cache's sets */
+#define MIX_GRID         64                      /* positions of a block: BE_PAGE */
+#define MIX_LD_GRID      MIX_LD(MIX_GRID)
+#define MIX_MAX_DIM      512 /* of a head */
 _Static_assert(MIX_GRID == BE_PAGE, "blocks of both mixers are pages");
 
 /* One value head over one piece of 2..64 rows. State transposed: s [key_dim][MIX_LD(value_dim)]. */
 struct mix_chunk {
     int rows, key_dim, value_dim;
-    const float *q, *k;         /* [rows][MIX_LD(key_dim)], normalised */
-    const float *kt;            /* [key_dim][MIX_LD_GRID]: k transposed */
-    const float *kk, *qk;       /* [rows][MIX_LD_GRID]: k_t . k_s and q_t . k_s, valid for s <= t */
-    const float *v;             /* [rows][MIX_LD(value_dim)] */
-    const float *decay, *beta;  /* [rows]: exp(log decay) in [0, 1], and the write strength */
-    float *s;                   /* in and out */
-    float *u, *o;               /* [MIX_GRID][MIX_LD(value_dim)]: scratch, and the answers */
-    float *a, *m;               /* [MIX_GRID][MIX_LD_GRID] scratch */
+    const float *q, *k;        /* [rows][MIX_LD(key_dim)], normalised */
+    const float *kt;           /* [key_dim][MIX_LD_GRID]: k transposed */
+    const float *kk, *qk;      /* [rows][MIX_LD_GRID]: k_t . k_s and q_t . k_s, valid for s <= t */
+    const float *v;            /* [rows][MIX_LD(value_dim)] */
+    const float *decay, *beta; /* [rows]: exp(log decay) in [0, 1], and the write strength */
+    float *s;                  /* in and out */
+    float *u, *o;              /* [MIX_GRID][MIX_LD(value_dim)]: scratch, and the answers */
+    float *a, *m;              /* [MIX_GRID][MIX_LD_GRID] scratch */
 };
 
 /* `queries` query vectors of one KV head against one page; the keys are those of positions 0..limit-1 of the page. */
 struct mix_block {
     int head_dim;
-    int rows, group;            /* queries = rows * group; query row*group + g */
-    const int *limit;           /* [rows] keys that row sees in this page, 1..64 */
-    const float *q;             /* [queries][MIX_LD(head_dim)], scaled */
-    const void *k, *v;          /* [64][head_dim] as stored */
-    int kv_bytes;               /* 2: bf16, 4: float32 */
-    float *tile;                /* [MIX_GRID][MIX_LD(head_dim)] scratch; its padding is zero */
-    float *scores;              /* [queries][MIX_LD_GRID] scratch */
-    float *max, *sum, *acc;     /* [queries], [queries], [queries][MIX_LD(head_dim)]: the running softmax; max -inf, sum and acc 0 at first */
+    int rows, group;        /* queries = rows * group; query row*group + g */
+    const int *limit;       /* [rows] keys that row sees in this page, 1..64 */
+    const float *q;         /* [queries][MIX_LD(head_dim)], scaled */
+    const void *k, *v;      /* [64][head_dim] as stored */
+    int kv_bytes;           /* 2: bf16, 4: float32 */
+    float *tile;            /* [MIX_GRID][MIX_LD(head_dim)] scratch; its padding is zero */
+    float *scores;          /* [queries][MIX_LD_GRID] scratch */
+    float *max, *sum, *acc; /* [queries], [queries], [queries][MIX_LD(head_dim)]: the running softmax; max -inf, sum and acc 0 at first */
 };
-#define MIX_KEYS 16   /* keys widened at a time: they stay in the first-level cache while all queries meet them */
-#define MIX_VALUES 64 /* values widened at a time: read in narrow panels, so a whole page does; and the sums are loaded and stored once a page */
+#define MIX_KEYS 16 /* keys widened at a time: they stay in the first-level cache while all queries meet them */
+#define MIX_VALUES                                                                                                                         \
+    64 /* values widened at a time: read in narrow panels, so a whole page does; and the sums are loaded and stored once a page */
 
 struct mix_kernels {
     const char *name;
     /* c[m][n] = scale[i] * c + a[m][k] b[k][n]; scale NULL: c = a b. n counts whole vectors up to its padding. */
-    void (*gemm)(int m, int n, int k, const float *a, ptrdiff_t lda, const float *b, ptrdiff_t ldb, float *c, ptrdiff_t ldc, const float *scale);
+    void (*gemm)(int m, int n, int k, const float *a, ptrdiff_t lda, const float *b, ptrdiff_t ldb, float *c, ptrdiff_t ldc,
+                 const float *scale);
     /* dst[j][i] = src[i][j]; rows and columns are multiples of 4. */
     void (*transpose)(int rows, int columns, const float *src, ptrdiff_t lds, float *dst, ptrdiff_t ldd);
 

@@ -86,12 +86,12 @@ static float soften(float *s, int n, float *max, float *sum) {
 static void weigh(const struct mix_block *b, int at, int m, int first, int keys) {
     const ptrdiff_t ld = MIX_LD(b->head_dim);
     for (int i = at; i < at + m; i += MIX_GRID)
-        gemm(at + m - i < MIX_GRID ? at + m - i : MIX_GRID, MIX_PAD(b->head_dim), keys, b->scores + i * MIX_LD_GRID + first, MIX_LD_GRID, b->tile, ld,
-             b->acc + i * ld, ld, ones);
+        gemm(at + m - i < MIX_GRID ? at + m - i : MIX_GRID, MIX_PAD(b->head_dim), keys, b->scores + i * MIX_LD_GRID + first, MIX_LD_GRID,
+             b->tile, ld, b->acc + i * ld, ld, ones);
 }
 
-/* Run one of the two products over the page, a tile at a time: all queries at once where all see the whole tile, else row by row, so that no row
- * touches a key behind its own position (whatever lies there, even NaN). */
+/* Run one of the two products over the page, a tile at a time: all queries at once where all see the whole tile, else row by row, so that
+ * no row touches a key behind its own position (whatever lies there, even NaN). */
 INLINE void sweep(const struct mix_block *b, const int values, int least, int most) {
     const ptrdiff_t ld = MIX_LD(b->head_dim);
     const int size = values ? MIX_VALUES : MIX_KEYS;

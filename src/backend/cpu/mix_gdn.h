@@ -26,7 +26,8 @@ static void unit(int n, float *x, float scale) {
 }
 
 /* Four rows of the state at a time. The answer S_new q = decay (S q) + u (k . q) needs no second look at the row after its update. */
-INLINE void step_rows(const int key_dim, const int count, float *s, const float *q, const float *k, const float *v, float kq, float decay, float beta, float *o) {
+INLINE void step_rows(const int key_dim, const int count, float *s, const float *q, const float *k, const float *v, float kq, float decay,
+                      float beta, float *o) {
     const int whole = key_dim / LANES * LANES, rest = key_dim - whole;
     vf sk[4], sq[4];
     for (int r = 0; r < 4; r++) sk[r] = sq[r] = splat(0);
@@ -59,7 +60,8 @@ INLINE void step_rows(const int key_dim, const int count, float *s, const float 
     }
 }
 
-INLINE void step_dim(const int key_dim, int value_dim, float *s, const float *q, const float *k, const float *v, float decay, float beta, float *o) {
+INLINE void step_dim(const int key_dim, int value_dim, float *s, const float *q, const float *k, const float *v, float decay, float beta,
+                     float *o) {
     vf dot = splat(0);
     for (int c = 0; c < key_dim; c += LANES) dot = fma_(load(k + c), load(q + c), dot);
     float kq = sum1(dot);
@@ -88,7 +90,8 @@ static void lower(int rows, int n, int diagonal, const float *a, const float *b,
  *   u_t = beta_t (v_t - e_t S k_t - sum over s < t of D[t][s] (k_t . k_s) u_s)      unit lower triangular, solved by forward substitution
  *   o_t = e_t S q_t + sum over s <= t of D[t][s] (q_t . k_s) u_s
  *   S  <- e_last S + sum over s of D[last][s] u_s k_s^T
- * D is built row from row by multiplying with numbers <= 1: nothing is ever divided or exponentiated with a positive sign, so no decay can overflow. */
+ * D is built row from row by multiplying with numbers <= 1: nothing is ever divided or exponentiated with a positive sign, so no decay can
+ * overflow. */
 static void chunk(const struct mix_chunk *h) {
     const int rows = h->rows, n = MIX_PAD(h->value_dim), last = rows - 1;
     const ptrdiff_t lk = MIX_LD(h->key_dim), lv = MIX_LD(h->value_dim);

@@ -5,7 +5,8 @@
 #include "backend/cpu/mix_vec.h"
 
 /* mr rows by two vectors; mr is a constant at each call, so the accumulators live in registers. */
-INLINE void gemm_tile(const int mr, int k, const float *a, ptrdiff_t lda, const float *b, ptrdiff_t ldb, float *c, ptrdiff_t ldc, const float *scale) {
+INLINE void gemm_tile(const int mr, int k, const float *a, ptrdiff_t lda, const float *b, ptrdiff_t ldb, float *c, ptrdiff_t ldc,
+                      const float *scale) {
     vf acc[6][2];
     for (int i = 0; i < mr; i++) {
         acc[i][0] = scale ? load(c + i * ldc) * splat(scale[i]) : splat(0);
@@ -27,7 +28,8 @@ INLINE void gemm_tile(const int mr, int k, const float *a, ptrdiff_t lda, const 
 
 static const float ones[MIX_GRID] = {[0 ... MIX_GRID - 1] = 1}; /* the scale of plain accumulation */
 
-static void gemm(int m, int n, int k, const float *a, ptrdiff_t lda, const float *b, ptrdiff_t ldb, float *c, ptrdiff_t ldc, const float *scale) {
+static void gemm(int m, int n, int k, const float *a, ptrdiff_t lda, const float *b, ptrdiff_t ldb, float *c, ptrdiff_t ldc,
+                 const float *scale) {
     for (int j = 0; j < n; j += 2 * LANES) {
         for (int i = 0; i < m;) {
             int left = m - i;
@@ -55,7 +57,8 @@ static void transpose(int rows, int columns, const float *src, ptrdiff_t lds, fl
     for (int i = 0; i < rows; i += 4) {
         for (int j = 0; j < columns; j += 4) {
             const float *p = src + i * lds + j;
-            v4 a = *(const v4_any *)p, b = *(const v4_any *)(p + lds), c = *(const v4_any *)(p + 2 * lds), d = *(const v4_any *)(p + 3 * lds);
+            v4 a = *(const v4_any *)p, b = *(const v4_any *)(p + lds), c = *(const v4_any *)(p + 2 * lds),
+               d = *(const v4_any *)(p + 3 * lds);
             v4 ac0 = __builtin_shufflevector(a, c, 0, 4, 1, 5), ac1 = __builtin_shufflevector(a, c, 2, 6, 3, 7);
             v4 bd0 = __builtin_shufflevector(b, d, 0, 4, 1, 5), bd1 = __builtin_shufflevector(b, d, 2, 6, 3, 7);
             float *o = dst + j * ldd + i;

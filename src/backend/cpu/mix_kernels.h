@@ -1,5 +1,5 @@
-/* backend/cpu/mix_kernels.h - the body of mix_<isa>.c: all inner kernels of the mixers and their table, for the flags this file is compiled with.
- * The including file defines MIX_TABLE and MIX_NAME. */
+/* backend/cpu/mix_kernels.h - the body of mix_<isa>.c: all inner kernels of the mixers and their table, for the flags this file is compiled
+ * with. The including file defines MIX_TABLE and MIX_NAME. */
 #include "backend/cpu/mix_attn.h"
 #include "backend/cpu/mix_gdn.h"
 

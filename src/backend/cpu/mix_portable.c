@@ -1,6 +1,6 @@
 /* backend/cpu/mix_portable.c - the mixers' inner kernels for any machine of this architecture, and the choice among the tables. */
 #define MIX_TABLE mix_portable
-#define MIX_NAME "portable"
+#define MIX_NAME  "portable"
 #include "backend/cpu/mix_kernels.h"
 
 #if defined(__x86_64__)

@@ -1,7 +1,7 @@
 /* backend/cpu/mix_vec.h - the widest float vector of the instruction set this file is compiled for, as a few inline operations.
  *
- * Written over the compilers' vector types, so that the mixers' loops exist once; only what those types cannot say (fused multiply-add, halves) names
- * an instruction set. Everything is static: each including file has its own copy, compiled with its own flags.
+ * Written over the compilers' vector types, so that the mixers' loops exist once; only what those types cannot say (fused multiply-add,
+ * halves) names an instruction set. Everything is static: each including file has its own copy, compiled with its own flags.
  */
 #ifndef BACKEND_CPU_MIX_VEC_H
 #define BACKEND_CPU_MIX_VEC_H
@@ -69,8 +69,12 @@ INLINE vf fma_(vf a, vf b, vf c) { return a * b + c; } /* two roundings: this in
 #endif
 INLINE v4 fold(vf v) { return v; }
 INLINE vf widen(const uint16_t *p) {
+#if defined(__ARM_NEON)
+    return (vf)vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+#else
     vu u = {(uint32_t)p[0] << 16, (uint32_t)p[1] << 16, (uint32_t)p[2] << 16, (uint32_t)p[3] << 16};
     return (vf)u;
+#endif
 }
 #endif
 

@@ -1,10 +1,10 @@
 /* tests/unit/backend/mixer.h - what the tests of gdn and attn share: a prepared back end, random matrices, sequences, distances. */
 #ifndef TESTS_BACKEND_MIXER_H
 #define TESTS_BACKEND_MIXER_H
+#include "../unit.h"
 #include "backend/cpu/cpu.h"
 #include "base/mem.h"
 #include "base/num.h"
-#include "../unit.h"
 #include <math.h>
 
 static const char *const isa_names[] = {"portable", "avx2", "avx512", "neon"};
@@ -22,9 +22,26 @@ static void close_cpu(struct backend *be) { be_ops(be)->close(be); }
 
 /* Dimensions of a model with both mixers; what they do not use stands at small values. */
 static struct be_dims small_dims(void) {
-    return (struct be_dims){.hidden = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .rotary = 8, .theta = 1e7f, .eps = 1e-6f, .key_heads = 2, .value_heads = 4,
-                            .key_dim = 16, .value_dim = 16, .attention_layers = 2, .gdn_layers = 2, .experts = 4, .top_k = 2, .width = 64, .shared_width = 64,
-                            .vocab = 64, .max_rows = 1200, .max_seq = 8192};
+    return (struct be_dims){.hidden = 64,
+                            .heads = 4,
+                            .kv_heads = 2,
+                            .head_dim = 16,
+                            .rotary = 8,
+                            .theta = 1e7f,
+                            .eps = 1e-6f,
+                            .key_heads = 2,
+                            .value_heads = 4,
+                            .key_dim = 16,
+                            .value_dim = 16,
+                            .attention_layers = 2,
+                            .gdn_layers = 2,
+                            .experts = 4,
+                            .top_k = 2,
+                            .width = 64,
+                            .shared_width = 64,
+                            .vocab = 64,
+                            .max_rows = 1200,
+                            .max_seq = 8192};
 }
 
 static void *must(void *p) {

@@ -1,11 +1,19 @@
-/* Attention on the CPU: against a scalar reference in double, rotary far out, cuts, neighbours, threads, poisoned pages (field cases 88, 89, 93, 94). */
+/* Attention on the CPU: against a scalar reference in double, rotary far out, cuts, neighbours, threads, poisoned pages (field cases 88,
+ * 89, 93, 94). */
 #include "mixer.h"
 
 enum { MAX_HEAD = 512 };
-struct weights { float *q_norm, *k_norm; };
-struct rows { float *q, *k, *v; };
+struct weights {
+    float *q_norm, *k_norm;
+};
+struct rows {
+    float *q, *k, *v;
+};
 /* A pool of pages of its own for one sequence, in an order that is not the positions'. */
-struct seq { struct be_state state; size_t bytes; };
+struct seq {
+    struct be_state state;
+    size_t bytes;
+};
 
 static size_t q_cols(const struct be_dims *d) { return 2 * (size_t)(d->heads * d->head_dim); }
 static size_t kv_cols(const struct be_dims *d) { return (size_t)(d->kv_heads * d->head_dim); }
@@ -17,7 +25,8 @@ static struct weights weights_new(const struct be_dims *d) {
 static void weights_free(struct weights *w) { free(w->q_norm), free(w->k_norm); }
 static struct rows rows_new(const struct be_dims *d, int n, uint64_t seed) {
     size_t m = (size_t)n;
-    return (struct rows){randoms(m * q_cols(d), seed, 0, 2), randoms(m * kv_cols(d), seed + 1, 0, 2), randoms(m * kv_cols(d), seed + 2, 0, 1)};
+    return (struct rows){randoms(m * q_cols(d), seed, 0, 2), randoms(m * kv_cols(d), seed + 1, 0, 2),
+                         randoms(m * kv_cols(d), seed + 2, 0, 1)};
 }
 static void rows_free(struct rows *r) { free(r->q), free(r->k), free(r->v); }
 static struct rows rows_at(const struct be_dims *d, const struct rows *r, int first) {
@@ -28,8 +37,8 @@ static int kv_bytes_of(enum be_compute compute) { return compute == BE_FLOAT32 ?
 static size_t page_bytes(const struct be_dims *d, int kv_bytes) {
     return (size_t)d->attention_layers * 2 * kv_cols(d) * BE_PAGE * (size_t)kv_bytes;
 }
-/* Room for `positions`, every byte 0xFF: NaN in both types, so that a key read behind its row's position shows. `shared` > 0: all pages but the
- * last `shared` are one page, so that far positions cost nothing. */
+/* Room for `positions`, every byte 0xFF: NaN in both types, so that a key read behind its row's position shows. `shared` > 0: all pages but
+ * the last `shared` are one page, so that far positions cost nothing. */
 static struct seq seq_new(const struct be_dims *d, int positions, enum be_compute compute, int shared) {
     int n = (positions + BE_PAGE - 1) / BE_PAGE, own = shared && n > shared ? shared + 1 : n;
     struct seq s = {.bytes = (size_t)own * page_bytes(d, kv_bytes_of(compute))};
@@ -37,15 +46,19 @@ static struct seq seq_new(const struct be_dims *d, int positions, enum be_comput
     memset(s.state.pool.data, 0xFF, s.bytes);
     s.state.pages = must(calloc((size_t)n, sizeof(int32_t)));
     s.state.page_count = n;
-    for (int i = 0; i < n; i++) s.state.pages[i] = shared && n > shared ? (i < n - shared ? 0 : 1 + i - (n - shared)) : n % 3 ? (i * 3 + 1) % n : n - 1 - i;
+    for (int i = 0; i < n; i++)
+        s.state.pages[i] = shared && n > shared ? (i < n - shared ? 0 : 1 + i - (n - shared)) : n % 3 ? (i * 3 + 1) % n : n - 1 - i;
     return s;
 }
 static void seq_free(struct seq *s) { free(s->state.pool.data), free(s->state.pages); }
 /* Element of the cache as stored. */
 static double cached(const struct be_dims *d, const struct seq *s, int kv_bytes, int layer, int which, int head, int position, int i) {
     size_t page = (size_t)s->state.pages[position / BE_PAGE];
-    size_t at = ((((page * (size_t)d->attention_layers + (size_t)layer) * 2 + (size_t)which) * (size_t)d->kv_heads + (size_t)head) * BE_PAGE + (size_t)(position % BE_PAGE)) *
-                    (size_t)d->head_dim + (size_t)i;
+    size_t at =
+        ((((page * (size_t)d->attention_layers + (size_t)layer) * 2 + (size_t)which) * (size_t)d->kv_heads + (size_t)head) * BE_PAGE +
+         (size_t)(position % BE_PAGE)) *
+            (size_t)d->head_dim +
+        (size_t)i;
     return kv_bytes == 4 ? ((float *)s->state.pool.data)[at] : num_from_bf16(((uint16_t *)s->state.pool.data)[at]);
 }
 
@@ -63,7 +76,8 @@ static void head_ref(const struct be_dims *d, const float *x, const float *w, in
     }
 }
 /* One row's answer from the cache as it is stored. */
-static void row_ref(const struct be_dims *d, const struct weights *w, const struct seq *s, int kv_bytes, int layer, const struct rows *r, int position, double *y) {
+static void row_ref(const struct be_dims *d, const struct weights *w, const struct seq *s, int kv_bytes, int layer, const struct rows *r,
+                    int position, double *y) {
     double *p = must(malloc((size_t)(position + 1) * sizeof *p)), q[MAX_HEAD];
     for (int h = 0; h < d->heads; h++) {
         int kv = h / (d->heads / d->kv_heads);
@@ -85,7 +99,8 @@ static void row_ref(const struct be_dims *d, const struct weights *w, const stru
     free(p);
 }
 /* What stands in the cache for a row is its rotated key and its value, to the type's precision. */
-static void check_cache(const struct be_dims *d, const struct weights *w, const struct seq *s, int kv_bytes, int layer, const struct rows *r, int position) {
+static void check_cache(const struct be_dims *d, const struct weights *w, const struct seq *s, int kv_bytes, int layer,
+                        const struct rows *r, int position) {
     double k[MAX_HEAD], bar = kv_bytes == 4 ? 1e-6 : 1.0 / 256;
     for (int h = 0; h < d->kv_heads; h++) {
         head_ref(d, r->k + h * d->head_dim, w->k_norm, position, k);
@@ -98,11 +113,12 @@ static void check_cache(const struct be_dims *d, const struct weights *w, const 
 }
 
 /* ---- the back end ---- */
-static int run_spans(struct backend *be, const struct be_dims *d, const struct weights *w, int layer, const struct rows *r, int n, const struct be_span *spans, int n_spans,
-                     float *y) {
+static int run_spans(struct backend *be, const struct be_dims *d, const struct weights *w, int layer, const struct rows *r, int n,
+                     const struct be_span *spans, int n_spans, float *y) {
     const size_t m = (size_t)n;
     struct be_attn_weights handles = {vector_of(be, w->q_norm, (size_t)d->head_dim), vector_of(be, w->k_norm, (size_t)d->head_dim)};
-    struct be_buffer q = buffer_of(r->q, m * q_cols(d)), k = buffer_of(r->k, m * kv_cols(d)), v = buffer_of(r->v, m * kv_cols(d)), out = buffer_of(y, m * y_cols(d));
+    struct be_buffer q = buffer_of(r->q, m * q_cols(d)), k = buffer_of(r->k, m * kv_cols(d)), v = buffer_of(r->v, m * kv_cols(d)),
+                     out = buffer_of(y, m * y_cols(d));
     be_ops(be)->begin(be);
     uint64_t before = mem_count();
     be_ops(be)->attn(be, &handles, layer, &q, &k, &v, spans, n_spans, &out);
@@ -114,7 +130,8 @@ static int run_spans(struct backend *be, const struct be_dims *d, const struct w
     return rc;
 }
 /* Rows 0..n-1 from `position` on, in spans of at most `cut` rows. */
-static void run_cut(struct backend *be, const struct be_dims *d, const struct weights *w, int layer, struct seq *s, int position, const struct rows *r, int n, int cut, float *y) {
+static void run_cut(struct backend *be, const struct be_dims *d, const struct weights *w, int layer, struct seq *s, int position,
+                    const struct rows *r, int n, int cut, float *y) {
     for (int done = 0, rows; done < n; done += rows) {
         rows = n - done < cut ? n - done : cut;
         struct rows part = rows_at(d, r, done);
@@ -155,8 +172,8 @@ static void agrees_with_double(void **ctx) {
     }
 }
 
-/* 94: far positions, to the last one: the angle of position 262,143 is right to a float's precision of the result. Pages before the last two
- * are one and the same. */
+/* 94: far positions, to the last one: the angle of position 262,143 is right to a float's precision of the result. Pages before the last
+ * two are one and the same. */
 static void far_positions_agree_with_double(void **ctx) {
     (void)ctx;
     static const int at[] = {4095, 200000, 262143};
@@ -172,7 +189,8 @@ static void far_positions_agree_with_double(void **ctx) {
             double *want = must(malloc(y_cols(&d) * sizeof *want));
             run_cut(be, &d, &w, 0, &s, 0, &r, 64, 64, y); /* fills the shared page; the last two get their own rows */
             int page = at[i] / BE_PAGE * BE_PAGE;
-            for (int p = page - 64; p < at[i] - 1; p += 64) run_cut(be, &d, &w, 0, &s, p, &r, p + 64 <= at[i] - 1 ? 64 : at[i] - 1 - p, 64, y);
+            for (int p = page - 64; p < at[i] - 1; p += 64)
+                run_cut(be, &d, &w, 0, &s, p, &r, p + 64 <= at[i] - 1 ? 64 : at[i] - 1 - p, 64, y);
             run_cut(be, &d, &w, 0, &s, at[i] - 1, &last, 2, threads == 1 ? 1 : 2, y);
             struct rows one = rows_at(&d, &last, 1);
             check_cache(&d, &w, &s, 4, 0, &one, at[i]);
@@ -219,7 +237,8 @@ static void cuts_and_threads_change_no_bit(void **ctx) {
     }
 }
 
-/* 88, 89: a ragged batch in one pass answers as its sequences alone, in prompt and decode; NaN rows poison neither neighbours nor earlier rows. */
+/* 88, 89: a ragged batch in one pass answers as its sequences alone, in prompt and decode; NaN rows poison neither neighbours nor earlier
+ * rows. */
 static void neighbours_do_not_matter(void **ctx) {
     (void)ctx;
     enum { N = 7 };
@@ -228,7 +247,8 @@ static void neighbours_do_not_matter(void **ctx) {
     struct backend *be = open_cpu(NULL, 2, BE_DEFAULT, &d);
     struct weights w = weights_new(&d);
     struct rows r = rows_new(&d, 1079, 5), step = rows_new(&d, N, 99);
-    float *alone = zeros(1079 * y_cols(&d)), *together = zeros(1079 * y_cols(&d)), *alone_step = zeros(N * y_cols(&d)), *together_step = zeros(N * y_cols(&d));
+    float *alone = zeros(1079 * y_cols(&d)), *together = zeros(1079 * y_cols(&d)), *alone_step = zeros(N * y_cols(&d)),
+          *together_step = zeros(N * y_cols(&d));
     struct seq a[N], b[N];
     struct be_span spans[N];
     int first = 0, first_of[N];
@@ -326,8 +346,10 @@ static void spans_that_do_not_fit_are_refused(void **ctx) {
     struct rows r = rows_new(&d, 80, 5);
     struct seq s = seq_new(&d, 128, BE_FLOAT32, 0), big = seq_new(&d, 320, BE_FLOAT32, 0);
     float *y = zeros(80 * y_cols(&d));
-    const struct be_span bad[] = {{&s.state, 0, 65, 64}, {&s.state, 0, 1, 128}, {&s.state, 0, 1, -1}, {&s.state, 0, 80, 0}, {&big.state, 0, 1, 256}, {&s.state, 69, 2, 0}};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(run_spans(be, &d, &w, 0, &r, 80, &bad[i], 1, y), CALLA_E_INTERNAL);
+    const struct be_span bad[] = {{&s.state, 0, 65, 64}, {&s.state, 0, 1, 128},   {&s.state, 0, 1, -1},
+                                  {&s.state, 0, 80, 0},  {&big.state, 0, 1, 256}, {&s.state, 69, 2, 0}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(run_spans(be, &d, &w, 0, &r, 80, &bad[i], 1, y), CALLA_E_INTERNAL);
     for (size_t i = 0; i < s.bytes; i++) assert_int_equal(((unsigned char *)s.state.pool.data)[i], 0xFF);
     for (size_t i = 0; i < 80 * y_cols(&d); i++) assert_true(y[i] == 0);
     assert_int_equal(run_spans(be, &d, &w, 0, &r, 70, &(struct be_span){&s.state, 0, 70, 0}, 1, y), 0);
@@ -352,9 +374,14 @@ static void odd_sizes_are_refused(void **ctx) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_double), cmocka_unit_test(far_positions_agree_with_double), cmocka_unit_test(cuts_and_threads_change_no_bit),
-        cmocka_unit_test(neighbours_do_not_matter), cmocka_unit_test(heads_and_gates_are_wired), cmocka_unit_test(large_scores_do_not_overflow),
-        cmocka_unit_test(spans_that_do_not_fit_are_refused), cmocka_unit_test(odd_sizes_are_refused),
+        cmocka_unit_test(agrees_with_double),
+        cmocka_unit_test(far_positions_agree_with_double),
+        cmocka_unit_test(cuts_and_threads_change_no_bit),
+        cmocka_unit_test(neighbours_do_not_matter),
+        cmocka_unit_test(heads_and_gates_are_wired),
+        cmocka_unit_test(large_scores_do_not_overflow),
+        cmocka_unit_test(spans_that_do_not_fit_are_refused),
+        cmocka_unit_test(odd_sizes_are_refused),
     };
     return RUN(tests);
 }

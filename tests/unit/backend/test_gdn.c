@@ -1,30 +1,38 @@
-/* Gated DeltaNet on the CPU: both forms against a scalar reference in double, cuts, neighbours, long runs (field cases 83 to 86, 88, 89, 91 to 93). */
+/* Gated DeltaNet on the CPU: both forms against a scalar reference in double, cuts, neighbours, long runs (field cases 83 to 86, 88, 89, 91
+ * to 93). */
 #include "mixer.h"
 
-struct weights { float *conv, *a_log, *dt_bias, *norm; };
-struct rows { float *qkv, *z, *a, *b; };
+struct weights {
+    float *conv, *a_log, *dt_bias, *norm;
+};
+struct rows {
+    float *qkv, *z, *a, *b;
+};
 /* A sequence of the back end. */
-struct seq { struct be_state state; float *recurrent, *conv; };
+struct seq {
+    struct be_state state;
+    float *recurrent, *conv;
+};
 /* The same in double, of one layer. */
-struct ref { double *s, *conv; };
+struct ref {
+    double *s, *conv;
+};
 
 static size_t channels_of(const struct be_dims *d) { return (size_t)(2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim); }
 static size_t values_of(const struct be_dims *d) { return (size_t)(d->value_heads * d->value_dim); }
 static size_t state_of(const struct be_dims *d) { return values_of(d) * (size_t)d->key_dim; }
 
 static struct weights weights_new(const struct be_dims *d) {
-    struct weights w = {randoms(channels_of(d) * 4, 1, 0, 0.5), randoms((size_t)d->value_heads, 2, 0, 1), randoms((size_t)d->value_heads, 3, 0, 1),
-                        randoms((size_t)d->value_dim, 4, 1, 0.1)};
+    struct weights w = {randoms(channels_of(d) * 4, 1, 0, 0.5), randoms((size_t)d->value_heads, 2, 0, 1),
+                        randoms((size_t)d->value_heads, 3, 0, 1), randoms((size_t)d->value_dim, 4, 1, 0.1)};
     return w;
 }
-static void weights_free(struct weights *w) {
-    free(w->conv), free(w->a_log), free(w->dt_bias), free(w->norm);
-}
+static void weights_free(struct weights *w) { free(w->conv), free(w->a_log), free(w->dt_bias), free(w->norm); }
 /* Rows with strong and varied gates: softplus(a) from about 0 to 12, beta all over (0, 1). */
 static struct rows rows_new(const struct be_dims *d, int n, uint64_t seed) {
     size_t m = (size_t)n;
-    return (struct rows){randoms(m * channels_of(d), seed, 0, 1), randoms(m * values_of(d), seed + 1, 0, 1.5), randoms(m * (size_t)d->value_heads, seed + 2, -2, 4),
-                         randoms(m * (size_t)d->value_heads, seed + 3, 0, 3)};
+    return (struct rows){randoms(m * channels_of(d), seed, 0, 1), randoms(m * values_of(d), seed + 1, 0, 1.5),
+                         randoms(m * (size_t)d->value_heads, seed + 2, -2, 4), randoms(m * (size_t)d->value_heads, seed + 3, 0, 3)};
 }
 static void rows_free(struct rows *r) { free(r->qkv), free(r->z), free(r->a), free(r->b); }
 /* Rows first.. of r, as their own matrix; no copy. */
@@ -74,7 +82,8 @@ static void step_ref(const struct be_dims *d, const struct weights *w, struct re
     for (int h = 0; h < d->value_heads; h++) {
         const int pair = h / (d->value_heads / d->key_heads);
         const double *q = x + pair * dk, *k = x + (d->key_heads + pair) * dk, *v = x + 2 * d->key_heads * dk + h * dv;
-        double in = (double)r->a[h] + w->dt_bias[h], g = exp(-exp(w->a_log[h]) * (in > 30 ? in : log1p(exp(in)))), beta = 1 / (1 + exp(-(double)r->b[h]));
+        double in = (double)r->a[h] + w->dt_bias[h], g = exp(-exp(w->a_log[h]) * (in > 30 ? in : log1p(exp(in)))),
+               beta = 1 / (1 + exp(-(double)r->b[h]));
         double squares = 0;
         for (int i = 0; i < dv; i++) {
             double *s = state->s + ((size_t)h * (size_t)dv + (size_t)i) * (size_t)dk, sk = 0, o = 0;
@@ -100,13 +109,13 @@ static void finish_pass(struct backend *be) {
     be_ops(be)->submit(be);
     if (be_ops(be)->wait(be, &err)) fail_msg("%s", err.message);
 }
-static void run_spans(struct backend *be, const struct be_dims *d, const struct weights *w, int layer, const struct rows *r, int n, const struct be_span *spans, int n_spans,
-                      float *y) {
+static void run_spans(struct backend *be, const struct be_dims *d, const struct weights *w, int layer, const struct rows *r, int n,
+                      const struct be_span *spans, int n_spans, float *y) {
     const size_t heads = (size_t)d->value_heads, m = (size_t)n;
-    struct be_gdn_weights handles = {vector_of(be, w->conv, channels_of(d) * 4), vector_of(be, w->a_log, heads), vector_of(be, w->dt_bias, heads),
-                                     vector_of(be, w->norm, (size_t)d->value_dim)};
-    struct be_buffer qkv = buffer_of(r->qkv, m * channels_of(d)), z = buffer_of(r->z, m * values_of(d)), a = buffer_of(r->a, m * heads), b = buffer_of(r->b, m * heads),
-                     out = buffer_of(y, m * values_of(d));
+    struct be_gdn_weights handles = {vector_of(be, w->conv, channels_of(d) * 4), vector_of(be, w->a_log, heads),
+                                     vector_of(be, w->dt_bias, heads), vector_of(be, w->norm, (size_t)d->value_dim)};
+    struct be_buffer qkv = buffer_of(r->qkv, m * channels_of(d)), z = buffer_of(r->z, m * values_of(d)), a = buffer_of(r->a, m * heads),
+                     b = buffer_of(r->b, m * heads), out = buffer_of(y, m * values_of(d));
     be_ops(be)->begin(be);
     uint64_t before = mem_count();
     be_ops(be)->gdn(be, &handles, layer, &qkv, &z, &a, &b, spans, n_spans, &out);
@@ -116,8 +125,8 @@ static void run_spans(struct backend *be, const struct be_dims *d, const struct 
     for (int i = 0; i < 4; i++) be_ops(be)->vector_free(be, all[i]);
 }
 /* Rows 0..n-1 as spans of the given lengths (the last one repeats), from `position` on. */
-static void run_cut(struct backend *be, const struct be_dims *d, const struct weights *w, int layer, struct seq *s, int position, const struct rows *r, int n, const int *cuts,
-                    int n_cuts, float *y) {
+static void run_cut(struct backend *be, const struct be_dims *d, const struct weights *w, int layer, struct seq *s, int position,
+                    const struct rows *r, int n, const int *cuts, int n_cuts, float *y) {
     for (int done = 0, i = 0; done < n; i++) {
         int rows = cuts[i < n_cuts ? i : n_cuts - 1];
         if (rows > n - done) rows = n - done;
@@ -133,7 +142,8 @@ static void assert_same_seq(const struct be_dims *d, const struct seq *x, const 
 }
 
 /* Run n rows from a random state in cuts and compare answers, state and window with the reference; the other layer stays as it was. */
-static void check_against_ref(struct backend *be, const struct be_dims *d, const struct rows *r, int n, int position, const int *cuts, int n_cuts, double bar) {
+static void check_against_ref(struct backend *be, const struct be_dims *d, const struct rows *r, int n, int position, const int *cuts,
+                              int n_cuts, double bar) {
     struct weights w = weights_new(d);
     struct seq s = seq_new(d, 77), before = seq_new(d, 77);
     struct ref state = ref_of(d, &s, 1);
@@ -240,7 +250,8 @@ static void value_heads_pair_with_their_key_head(void **ctx) {
     weights_free(&w), close_cpu(be);
 }
 
-/* 88, 89: a ragged batch answers bit for bit as its sequences alone, in prompt and in the decode steps that follow; NaN in one stays there. */
+/* 88, 89: a ragged batch answers bit for bit as its sequences alone, in prompt and in the decode steps that follow; NaN in one stays there.
+ */
 static void neighbours_do_not_matter(void **ctx) {
     (void)ctx;
     enum { N = 7 };
@@ -249,7 +260,8 @@ static void neighbours_do_not_matter(void **ctx) {
     struct backend *be = open_cpu(NULL, 2, BE_FLOAT32, &d);
     struct weights w = weights_new(&d);
     struct rows r = rows_new(&d, 1079, 5), step = rows_new(&d, N, 99);
-    float *alone = zeros(1079 * values_of(&d)), *together = zeros(1079 * values_of(&d)), *alone_step = zeros(N * values_of(&d)), *together_step = zeros(N * values_of(&d));
+    float *alone = zeros(1079 * values_of(&d)), *together = zeros(1079 * values_of(&d)), *alone_step = zeros(N * values_of(&d)),
+          *together_step = zeros(N * values_of(&d));
     for (int poison = -1; poison < 2; poison++) {
         struct seq a[N], b[N];
         struct be_span spans[N];
@@ -277,8 +289,10 @@ static void neighbours_do_not_matter(void **ctx) {
             float last = together_step[(size_t)i * values_of(&d)];
             assert_int_equal(last != last, nan);
             if (nan) continue;
-            assert_memory_equal(alone + (size_t)first_of[i] * values_of(&d), together + (size_t)first_of[i] * values_of(&d), (size_t)lengths[i] * values_of(&d) * sizeof(float));
-            assert_memory_equal(alone_step + (size_t)i * values_of(&d), together_step + (size_t)i * values_of(&d), values_of(&d) * sizeof(float));
+            assert_memory_equal(alone + (size_t)first_of[i] * values_of(&d), together + (size_t)first_of[i] * values_of(&d),
+                                (size_t)lengths[i] * values_of(&d) * sizeof(float));
+            assert_memory_equal(alone_step + (size_t)i * values_of(&d), together_step + (size_t)i * values_of(&d),
+                                values_of(&d) * sizeof(float));
             assert_same_seq(&d, &a[i], &b[i]);
         }
         for (int i = 0; i < N; i++) seq_free(&a[i]), seq_free(&b[i]);
@@ -290,8 +304,11 @@ static void neighbours_do_not_matter(void **ctx) {
 /* Cuts at the absolute grid, and cuts that leave one row, change no bit; a cut elsewhere changes little. Threads change nothing either. */
 static void cuts_at_the_grid_change_no_bit(void **ctx) {
     (void)ctx;
-    static const struct { int position, rows, cuts[4], n_cuts; } cases[] = {
-        {0, 128, {64}, 1}, {0, 65, {64, 1}, 2}, {10, 118, {54, 64}, 2}, {63, 66, {1, 64, 1}, 3}, {63, 2, {1}, 1}, {128, 320, {64, 128}, 2}, {5, 640, {59, 256, 64}, 3},
+    static const struct {
+        int position, rows, cuts[4], n_cuts;
+    } cases[] = {
+        {0, 128, {64}, 1}, {0, 65, {64, 1}, 2},      {10, 118, {54, 64}, 2},     {63, 66, {1, 64, 1}, 3},
+        {63, 2, {1}, 1},   {128, 320, {64, 128}, 2}, {5, 640, {59, 256, 64}, 3},
     };
     struct be_dims d = small_dims();
     struct weights w = weights_new(&d);
@@ -344,7 +361,8 @@ static void error_does_not_grow(void **ctx) {
     run_ref(&d, &w, &state, &r, STEPS, want);
     run_cut(be, &d, &w, 0, &s, 0, &r, STEPS, (int[]){1}, 1, y);
     for (size_t i = 0; i < EARLY; i++) early = fmax(early, distance(y + i * values_of(&d), want + i * values_of(&d), values_of(&d)));
-    for (size_t i = STEPS - EARLY; i < STEPS; i++) late = fmax(late, distance(y + i * values_of(&d), want + i * values_of(&d), values_of(&d)));
+    for (size_t i = STEPS - EARLY; i < STEPS; i++)
+        late = fmax(late, distance(y + i * values_of(&d), want + i * values_of(&d), values_of(&d)));
     assert_true(early < 2e-5 && late < 2e-5 && late < 3 * early);
     assert_near("state after 4,096 steps", s.recurrent, state.s, state_of(&d), 1e-5);
     run_cut(be, &d, &w, 0, &t, 0, &r, STEPS, (int[]){1000}, 1, y);
@@ -396,9 +414,11 @@ static void odd_sizes_are_refused(void **ctx) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(both_forms_agree_with_double), cmocka_unit_test(tiny_decay_stays_finite), cmocka_unit_test(a_log_is_exponentiated_once),
-        cmocka_unit_test(value_heads_pair_with_their_key_head), cmocka_unit_test(neighbours_do_not_matter), cmocka_unit_test(cuts_at_the_grid_change_no_bit),
-        cmocka_unit_test(window_crosses_cuts), cmocka_unit_test(error_does_not_grow), cmocka_unit_test(long_runs_stay_bounded), cmocka_unit_test(odd_sizes_are_refused),
+        cmocka_unit_test(both_forms_agree_with_double), cmocka_unit_test(tiny_decay_stays_finite),
+        cmocka_unit_test(a_log_is_exponentiated_once),  cmocka_unit_test(value_heads_pair_with_their_key_head),
+        cmocka_unit_test(neighbours_do_not_matter),     cmocka_unit_test(cuts_at_the_grid_change_no_bit),
+        cmocka_unit_test(window_crosses_cuts),          cmocka_unit_test(error_does_not_grow),
+        cmocka_unit_test(long_runs_stay_bounded),       cmocka_unit_test(odd_sizes_are_refused),
     };
     return RUN(tests);
 }
