@@ -38,8 +38,8 @@ enum calla_code {
 /* Owned by the caller; always NUL-terminated after a failing call; untouched by a successful one. */
 struct calla_error {
     int code;          /* one of enum calla_code */
-    char param[48];    /* the request field at fault ("messages[2].content"), or "" */
-    char message[464]; /* one line, no newline */
+    char param[80];    /* the request field at fault ("messages[2].content"), or "" */
+    char message[428]; /* one line, no newline */
 };
 
 /* Static strings and numbers of a code; an unknown code reads as CALLA_E_INTERNAL. Any thread. */

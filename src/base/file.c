@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -102,6 +103,14 @@ static int write_all(int fd, const char *p, size_t n) {
 int file_write(const char *path, const void *data, size_t n, struct calla_error *err) {
     static _Atomic unsigned serial;
     struct str name = {0};
+    struct stat st;
+    char real[PATH_MAX];
+    if (realpath(path, real)) path = real; /* a link stays: what it names is replaced */
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
+        int device = open(path, O_WRONLY | O_CLOEXEC);
+        int failed = device < 0 ? errno : write_all(device, data, n);
+        return failed ? fail(err, failed, "write", path) : 0;
+    }
     str_printf(&name, "%s.%ld-%u.tmp", path, (long)getpid(), atomic_fetch_add(&serial, 1));
     char *temporary = str_take(&name);
     if (!temporary) return err_set(err, CALLA_E_MEMORY, "%s: no memory to write it", path);

@@ -15,8 +15,9 @@ int file_map_open(struct file_map *m, const char *path, struct calla_error *err)
 void file_map_close(struct file_map *m);
 
 int file_read(const char *path, size_t limit, struct str *out, struct calla_error *err); /* whole file; CALLA_E_FORMAT over limit */
-int file_write(const char *path, const void *data, size_t n, struct calla_error *err); /* atomically: a temporary beside it, then rename */
-bool file_exists(const char *path);                                                    /* follows links */
+/* Atomically: a temporary beside it, then rename; over a link, what the link names. A device or pipe is written to as it stands. */
+int file_write(const char *path, const void *data, size_t n, struct calla_error *err);
+bool file_exists(const char *path); /* follows links */
 bool file_is_dir(const char *path);
 int file_size(const char *path, uint64_t *out, struct calla_error *err);
 /* dir + "/" + name; NULL when out of memory; caller frees with mem_free */

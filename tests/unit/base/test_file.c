@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "unit/unit.h"
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,6 +83,33 @@ static void failed_write_keeps_the_old_file(void **state) {
     assert_int_equal(entries(), 1);
 }
 
+/* A device must not be swapped for a file, nor a link for what it leads to. */
+static void devices_and_links_stay(void **state) {
+    (void)state;
+    struct calla_error e;
+    struct stat st;
+    struct str s = {0};
+    char got[8] = "";
+    assert_int_equal(mkfifo(in("fifo"), 0600), 0);
+    int fd = open(in("fifo"), O_RDWR | O_NONBLOCK);
+    assert_true(fd >= 0);
+    assert_int_equal(file_write(in("fifo"), "pipe", 4, &e), 0);
+    assert_int_equal(read(fd, got, sizeof got), 4);
+    assert_string_equal(got, "pipe");
+    assert_int_equal(lstat(in("fifo"), &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    close(fd);
+    assert_int_equal(file_write(in("target"), "old", 3, &e), 0);
+    assert_int_equal(symlink("target", in("link")), 0);
+    assert_int_equal(file_write(in("link"), "new", 3, &e), 0);
+    assert_int_equal(lstat(in("link"), &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    assert_int_equal(file_read(in("target"), 10, &s, &e), 0);
+    assert_string_equal(s.data, "new");
+    assert_int_equal(entries(), 3);
+    str_free(&s);
+}
+
 static void maps(void **state) {
     (void)state;
     struct calla_error e;
@@ -147,6 +175,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(write_then_read, clear),
         cmocka_unit_test_teardown(failed_write_keeps_the_old_file, clear),
+        cmocka_unit_test_teardown(devices_and_links_stay, clear),
         cmocka_unit_test_teardown(maps, clear),
         cmocka_unit_test_teardown(links, clear),
         cmocka_unit_test(joins),
