@@ -33,11 +33,9 @@ int cli_main(int argc, char **argv) {
     for (int i = 0; i < N_COMMANDS; i++)
         if (!strcmp(argv[1], commands[i]->name)) {
             int code = commands[i]->run(commands[i], argc - 2, argv + 2, &err);
+            if ((fflush(stdout) != 0 || ferror(stdout)) && code <= 0)
+                code = err_set(&err, CALLA_E_IO, "standard output: could not be written");
             if (code > 0) fprintf(stderr, "calla: %s\n", err.message);
-            if (fflush(stdout) != 0 || ferror(stdout)) {
-                fprintf(stderr, "calla: standard output: could not be written\n");
-                if (code <= 0) code = CALLA_E_IO;
-            }
             return code > 0 ? calla_error_exit(code) : 0;
         }
     fprintf(stderr, "calla: unknown command '%s'; `calla --help` lists them\n", argv[1]);

@@ -10,10 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
+#define HISTORY ((size_t)32 << 20) /* bytes of text and ids that are remembered at most */
+
 struct chat {
     struct session s;
-    struct str messages; /* JSON array without its closing bracket, or empty */
-    size_t turn;         /* length of `messages` before the user's last turn */
+    struct str messages;           /* JSON array without its closing bracket, or empty */
+    struct calla_history *history; /* ids of the turns so far */
     const char *system;
     bool no_thinking, hide, stats;
     struct calla_sampling sampling;
@@ -72,19 +74,40 @@ static int load(struct chat *c, const char *path, struct calla_error *err) {
     return code;
 }
 
-/* Render, generate, print, remember. A failed or empty turn is taken back. */
+static int render(struct chat *c, struct calla_prompt **prompt, struct calla_error *err) {
+    struct calla_chat_options o = {.no_thinking = c->no_thinking};
+    str_putc(&c->messages, ']');
+    if (c->messages.failed) return err_set(err, CALLA_E_MEMORY, "out of memory");
+    int code = calla_chat_render(c->messages.data, c->messages.len, NULL, 0, &o, prompt, err);
+    c->messages.len--;
+    return code;
+}
+
+static void print_end(const struct chat *c, const struct answer *a) {
+    const struct calla_usage *u = &a->usage;
+    bool full = u->finish == CALLA_FINISH_LENGTH;
+    printf("%s%s\n\n",
+           a->interrupted ? " [stopped]"
+           : full         ? " [cut: the context or --max-tokens is full]"
+                          : "",
+           a->content.len ? "" : " [no answer: your turn is taken back]");
+    if (c->stats)
+        printf("[%zu prompt tokens, %zu of them cached, %.1f/s; %zu generated, %.1f/s]\n\n", u->prompt_tokens, u->cached_tokens,
+               (double)(u->prompt_tokens - u->cached_tokens) / (u->prefill_seconds + 1e-9), u->generated_tokens,
+               (double)u->generated_tokens / (u->decode_seconds + 1e-9));
+    fflush(stdout);
+}
+
+/* Render, generate, print, remember. A turn that failed or got no answer is taken back. The history gives earlier turns the ids they had,
+ * so that the engine goes on from where it stood. */
 static int answer_turn(struct chat *c, const char *text, struct calla_error *err) {
     struct calla_prompt *prompt = NULL;
     struct calla_ids ids = {0};
     struct answer a = {0};
-    c->turn = c->messages.len;
+    size_t before = c->messages.len;
     add_message(&c->messages, "user", text, strlen(text));
-    str_putc(&c->messages, ']');
-    struct calla_chat_options o = {.no_thinking = c->no_thinking};
-    int code = c->messages.failed ? err_set(err, CALLA_E_MEMORY, "out of memory")
-                                  : calla_chat_render(c->messages.data, c->messages.len, NULL, 0, &o, &prompt, err);
-    if (!c->messages.failed) c->messages.len--;
-    if (!code) code = calla_prompt_encode(prompt, c->s.tokenizer, &ids, err);
+    int code = render(c, &prompt, err);
+    if (!code) code = calla_prompt_encode_known(prompt, c->s.tokenizer, c->history, 0, &ids, NULL, err);
     if (!code) {
         struct answer_options ao = {.thinking = calla_prompt_thinking(prompt),
                                     .sampling = c->sampling,
@@ -96,18 +119,12 @@ static int answer_turn(struct chat *c, const char *text, struct calla_error *err
         code = answer_generate(&c->s, ids.data, ids.len, &ao, &a, err);
         session_interrupted = 0;
     }
-    if (code) c->messages.len = c->turn;
-    else {
-        printf("%s\n\n", a.interrupted                           ? " [stopped]"
-                         : a.usage.finish == CALLA_FINISH_LENGTH ? " [cut: the context or --max-tokens is full]"
-                                                                 : "");
-        add_message(&c->messages, "assistant", a.content.data ? a.content.data : "", a.content.len);
-        if (c->stats)
-            printf("[%zu prompt tokens, %.1f/s; %zu generated, %.1f/s]\n\n", a.usage.prompt_tokens,
-                   (double)a.usage.prompt_tokens / (a.usage.prefill_seconds + 1e-9), a.usage.generated_tokens,
-                   (double)a.usage.generated_tokens / (a.usage.decode_seconds + 1e-9));
+    if (!code) {
+        print_end(c, &a);
+        calla_history_add(c->history, prompt, c->s.tokenizer, ids.data, ids.len, a.ids.data, a.ids.len, 0);
     }
-    fflush(stdout);
+    if (code || !a.content.len) c->messages.len = before, c->messages.failed = false;
+    else add_message(&c->messages, "assistant", a.content.data, a.content.len);
     answer_free(&a);
     calla_prompt_free(prompt);
     calla_ids_free(&ids);
@@ -182,7 +199,7 @@ static void converse(struct chat *c) {
         else if (line[strspn(line, " \t\n")]) code = answer_turn(c, line, &err);
         if (code) fprintf(stderr, "calla: %s\n", err.message);
         free(line);
-        if (code == CALLA_E_CLOSED) break;
+        if (code == CALLA_E_CLOSED || ferror(stdout)) break;
     }
     putchar('\n');
 }
@@ -215,12 +232,14 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     c.no_thinking = think == 1;
     c.sampling = c.s.info.sampling;
     code = sampling_apply(&sampling, &c.sampling, &c.max_tokens, err);
+    if (!code) code = calla_history_open(&c.history, HISTORY, err);
     if (!code) {
         session_catch_interrupt();
         printf("%s, %d tokens of context. /help lists the commands.\n", c.s.info.name, c.s.info.max_seq);
         reset(&c);
         converse(&c);
     }
+    calla_history_close(c.history);
     str_free(&c.messages);
     session_close(&c.s);
     return code;

@@ -39,11 +39,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     struct calla_ids ids = {0};
     struct session s = {0};
     struct score score = {0};
-    for (int i = 0; i < n_rest; i++) {
-        if (i) str_putc(&in, ' ');
-        str_puts(&in, rest[i]);
-    }
-    if (!n_rest) code = read_stdin(&in, err);
+    code = read_words(n_rest, rest, &in, err);
     if (!code) code = session_open(&s, &common, 1, text ? SESSION_NEEDS_TEXT : 0, err);
     const char *p = in.data ? in.data : "";
     if (!code) code = text ? calla_encode(s.tokenizer, p, in.len, true, &ids, err) : read_ids(p, in.len, &ids, err);

@@ -6,9 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static int build_prompt(const char *text, size_t n, const char *system, bool raw, bool no_thinking, struct calla_prompt **out,
+static int build_prompt(struct slice text, const char *system, struct slice tools, bool no_thinking, struct calla_prompt **out,
                         struct calla_error *err) {
-    if (raw) return calla_prompt_raw(text, n, true, out, err);
     struct str messages = {0};
     str_puts(&messages, "[");
     if (system) {
@@ -17,13 +16,19 @@ static int build_prompt(const char *text, size_t n, const char *system, bool raw
         str_puts(&messages, "},");
     }
     str_puts(&messages, "{\"role\":\"user\",\"content\":");
-    json_write_string(&messages, text, n);
+    json_write_string(&messages, text.p, text.n);
     str_puts(&messages, "}]");
     struct calla_chat_options options = {.no_thinking = no_thinking};
     int code = messages.failed ? err_set(err, CALLA_E_MEMORY, "out of memory for the prompt")
-                               : calla_chat_render(messages.data, messages.len, NULL, 0, &options, out, err);
+                               : calla_chat_render(messages.data, messages.len, tools.n ? tools.p : NULL, tools.n, &options, out, err);
     str_free(&messages);
     return code;
+}
+
+static void print_stats(const struct calla_usage *u) {
+    fprintf(stderr, "calla: %zu prompt tokens in %.2f s (%.1f/s), %zu generated in %.2f s (%.1f/s)\n", u->prompt_tokens, u->prefill_seconds,
+            (double)(u->prompt_tokens - u->cached_tokens) / (u->prefill_seconds + 1e-9), u->generated_tokens, u->decode_seconds,
+            (double)u->generated_tokens / (u->decode_seconds + 1e-9));
 }
 
 static int run(const struct command *self, int argc, char **argv, struct calla_error *err) {
@@ -36,11 +41,12 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     sampling_options(&sampling, sampled);
     bool raw = false, hide = false, stats = false;
     int think = 0;
-    const char *system = NULL;
+    const char *system = NULL, *tools_path = NULL;
     struct option own[] = {
         {OPTION_FLAG, "raw", &raw, "", "no chat template: continue the text (control tokens spelled in it are read)", 0, 0},
         {OPTION_CHOICE, "think", &think, "on|off", "let the model think first (default on, as the template has it)", 0, 0},
         {OPTION_TEXT, "system", &system, "TEXT", "system message", 0, 0},
+        {OPTION_TEXT, "tools", &tools_path, "FILE", "functions the model may call, a JSON list as in a chat request", 0, 0},
         {OPTION_FLAG, "hide-thinking", &hide, "", "do not show the reasoning on standard error", 0, 0},
         {OPTION_FLAG, "stats", &stats, "", "tokens and speed on standard error afterwards", 0, 0},
     };
@@ -48,29 +54,30 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     char **rest;
     int n_rest, code = options_parse(self, tables, 3, argc, argv, &rest, &n_rest, err);
     if (code) return code;
+    if (raw && (system || tools_path)) return err_set(err, CALLA_E_USAGE, "--raw has no chat template: no --system and no --tools with it");
 
-    struct str text = {0};
-    for (int i = 0; i < n_rest; i++) {
-        if (i) str_putc(&text, ' ');
-        str_puts(&text, rest[i]);
-    }
+    struct str text = {0}, tools = {0};
     struct session s = {0};
     struct calla_prompt *prompt = NULL;
     struct calla_ids ids = {0};
     struct answer a = {0};
-    if (!n_rest) code = read_stdin(&text, err);
-    if (!code && !raw && !text.len) code = err_set(err, CALLA_E_USAGE, "no prompt: give it as argument or on standard input");
-    if (!code) code = build_prompt(text.data ? text.data : "", text.len, system, raw, think == 1, &prompt, err);
+    code = read_words(n_rest, rest, &text, err);
+    if (!code && tools_path) code = read_input(tools_path, &tools, err);
+    if (!code && tools_path && !tools.len) code = err_set(err, CALLA_E_FORMAT, "%s: the file is empty, a JSON list is wanted", tools_path);
+    if (!code && !text.len) code = err_set(err, CALLA_E_USAGE, "no prompt: give it as argument or on standard input");
+    if (!code && raw) code = calla_prompt_raw(text.data, text.len, true, &prompt, err);
+    else if (!code) code = build_prompt(str_view(&text), system, str_view(&tools), think == 1, &prompt, err);
     if (!code) code = session_open(&s, &common, 1, SESSION_NEEDS_TEXT, err);
     if (!code) code = calla_prompt_encode(prompt, s.tokenizer, &ids, err);
-    if (!code && !ids.len) code = err_set(err, CALLA_E_USAGE, "the prompt is empty");
     if (!code) {
         struct answer_options o = {.thinking = calla_prompt_thinking(prompt),
+                                   .tools = tools.data,
+                                   .tools_n = tools.len,
+                                   .sampling = s.info.sampling,
                                    .raw = raw,
                                    .out = stdout,
                                    .thoughts = hide || common.quiet ? NULL : stderr,
                                    .color = isatty(2)};
-        o.sampling = s.info.sampling;
         code = sampling_apply(&sampling, &o.sampling, &o.max_tokens, err);
         session_catch_interrupt();
         if (!code) code = answer_generate(&s, ids.data, ids.len, &o, &a, err);
@@ -80,19 +87,19 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         if (a.interrupted) code = err_set(err, CALLA_E_CANCELLED, "interrupted");
         else if (a.usage.finish == CALLA_FINISH_LENGTH && !common.quiet)
             fprintf(stderr, "calla: the answer was cut: --max-tokens or the context is full\n");
-        if (stats)
-            fprintf(stderr, "calla: %zu prompt tokens in %.2f s (%.1f/s), %zu generated in %.2f s (%.1f/s)\n", a.usage.prompt_tokens,
-                    a.usage.prefill_seconds, (double)a.usage.prompt_tokens / (a.usage.prefill_seconds + 1e-9), a.usage.generated_tokens,
-                    a.usage.decode_seconds, (double)a.usage.generated_tokens / (a.usage.decode_seconds + 1e-9));
+        if (stats) print_stats(&a.usage);
     }
     answer_free(&a);
     calla_ids_free(&ids);
     calla_prompt_free(prompt);
     session_close(&s);
     str_free(&text);
+    str_free(&tools);
     return code;
 }
 
 const struct command cmd_run = {
     "run", "one answer to a prompt, streamed to standard output", "[PROMPT]",
-    "Without PROMPT the prompt is read from standard input. The reasoning goes to standard error, the answer to standard output.", run};
+    "Without PROMPT the prompt is read from standard input. The reasoning goes to standard error, the answer to standard output;\n"
+    "with --tools each call of a function is a line {\"name\": ..., \"arguments\": {...}} there.",
+    run};

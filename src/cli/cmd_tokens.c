@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/score.h"
 #include "cli/session.h"
+#include "server/openai.h"
 #include <string.h>
 
 static int open_tokenizer(const char *model, struct calla_tokenizer **tok, struct calla_error *err) {
@@ -75,11 +76,7 @@ static int run_tokens(const struct command *self, int argc, char **argv, struct 
     struct str in = {0}, out = {0};
     struct calla_ids ids = {0};
     struct calla_tokenizer *tok = NULL;
-    for (int i = 0; i < n_rest; i++) {
-        if (i) str_putc(&in, ' ');
-        str_puts(&in, rest[i]);
-    }
-    if (!n_rest) code = read_stdin(&in, err);
+    code = read_words(n_rest, rest, &in, err);
     const char *text = in.data ? in.data : "";
     if (!code) code = open_tokenizer(model, &tok, err);
     if (!code && do_decode) {
@@ -120,13 +117,37 @@ static int run_tokens(const struct command *self, int argc, char **argv, struct 
     return code;
 }
 
+/* The request is read by the server's own reader, so that both render the same prompt and refuse the same fields. */
+static int render_request(const struct chat_request *r, bool strict, int think, struct calla_prompt **out, struct calla_error *err) {
+    struct calla_chat_options o = r->chat;
+    o.strict = strict;
+    if (think >= 0) o.no_thinking = think == 1;
+    return calla_chat_render(r->messages.p, r->messages.n, r->tools.n ? r->tools.p : NULL, r->tools.n, &o, out, err);
+}
+
+static void write_prompt(struct str *out, const struct calla_prompt *prompt, const struct calla_ids *ids, bool json) {
+    size_t n;
+    const char *text = calla_prompt_text(prompt, &n);
+    if (json) {
+        str_puts(out, "{\"prompt\":");
+        json_write_string(out, text, n);
+        str_puts(out, ",\"ids\":");
+        write_ids(out, ids);
+        str_putc(out, '}');
+        return;
+    }
+    str_append(out, text, n);
+    str_puts(out, "\n---\n");
+    for (size_t i = 0; i < ids->len; i++) str_printf(out, "%s%d", i ? " " : "", ids->data[i]);
+}
+
 static int run_prompt(const struct command *self, int argc, char **argv, struct calla_error *err) {
     const char *model = NULL;
     bool json = false, strict = false;
     int think = -1;
     struct option own[] = {
         {OPTION_TEXT, "model", &model, "DIR", "checkpoint folder (default: the embedded mini model)", 0, 0},
-        {OPTION_CHOICE, "think", &think, "on|off", "over what the request's chat_template_kwargs say", 0, 0},
+        {OPTION_CHOICE, "think", &think, "on|off", "over what the request says", 0, 0},
         {OPTION_FLAG, "strict", &strict, "", "the template's own errors instead of the kinder behaviour", 0, 0},
         {OPTION_FLAG, "json", &json, "", "{\"prompt\": text, \"ids\": [...]}", 0, 0},
     };
@@ -136,50 +157,25 @@ static int run_prompt(const struct command *self, int argc, char **argv, struct 
     if (code) return code;
     if (n_rest > 1) return err_set(err, CALLA_E_USAGE, "one request file at a time");
     struct str in = {0}, out = {0};
-    struct arena arena = {0};
-    struct json *root = NULL;
+    struct chat_request request = {0};
     struct calla_prompt *prompt = NULL;
     struct calla_tokenizer *tok = NULL;
     struct calla_ids ids = {0};
+    const struct calla_sampling sampling = calla_sampling_greedy();
     code = read_input(n_rest ? rest[0] : "-", &in, err);
-    if (!code) code = json_parse(in.data ? in.data : "", in.len, &arena, &root, err);
-    if (!code) {
-        const struct json *messages = json_get(root, "messages"), *tools = json_get(root, "tools"),
-                          *kwargs = json_get(root, "chat_template_kwargs");
-        struct calla_chat_options o = {.strict = strict};
-        bool flag;
-        if (json_bool(json_get(kwargs, "enable_thinking"), &flag)) o.no_thinking = !flag;
-        if (json_bool(json_get(kwargs, "preserve_thinking"), &flag)) o.preserve_thinking = flag;
-        if (think >= 0) o.no_thinking = think == 1;
-        if (json_is(tools, JSON_NULL)) tools = NULL;
-        if (!messages) code = err_set(err, CALLA_E_INVALID, "the request has no messages");
-        else
-            code = calla_chat_render(messages->raw.p, messages->raw.n, tools ? tools->raw.p : NULL, tools ? tools->raw.n : 0, &o, &prompt,
-                                     err);
-    }
     if (!code) code = open_tokenizer(model, &tok, err);
+    if (!code) code = openai_read_chat(&request, str_view(&in), &sampling, calla_tokenizer_size(tok), err);
+    if (!code) code = render_request(&request, strict, think, &prompt, err);
     if (!code) code = calla_prompt_encode(prompt, tok, &ids, err);
     if (!code) {
-        size_t n;
-        const char *text = calla_prompt_text(prompt, &n);
-        if (json) {
-            str_puts(&out, "{\"prompt\":");
-            json_write_string(&out, text, n);
-            str_puts(&out, ",\"ids\":");
-            write_ids(&out, &ids);
-            str_putc(&out, '}');
-        } else {
-            str_append(&out, text, n);
-            str_puts(&out, "\n---\n");
-            for (size_t i = 0; i < ids.len; i++) str_printf(&out, "%s%d", i ? " " : "", ids.data[i]);
-        }
-        fwrite(out.data, 1, out.len, stdout);
-        fputc('\n', stdout);
+        write_prompt(&out, prompt, &ids, json);
+        if (out.failed) code = err_set(err, CALLA_E_MEMORY, "out of memory");
+        else fwrite(out.data, 1, out.len, stdout), fputc('\n', stdout);
     }
     calla_ids_free(&ids);
     calla_prompt_free(prompt);
     calla_tokenizer_close(tok);
-    arena_free(&arena);
+    chat_request_free(&request);
     str_free(&in);
     str_free(&out);
     return code;

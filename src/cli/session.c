@@ -185,6 +185,15 @@ int read_stdin(struct str *out, struct calla_error *err) {
     return out->failed ? err_set(err, CALLA_E_MEMORY, "standard input is too large for memory") : 0;
 }
 
+int read_words(int n, char **words, struct str *out, struct calla_error *err) {
+    if (!n) return read_stdin(out, err);
+    for (int i = 0; i < n; i++) {
+        if (i) str_putc(out, ' ');
+        str_puts(out, words[i]);
+    }
+    return out->failed ? err_set(err, CALLA_E_MEMORY, "out of memory for the arguments") : 0;
+}
+
 const char *human_bytes(uint64_t n, char buf[32]) {
     static const char *const unit[] = {"bytes", "kB", "MB", "GB", "TB"};
     double x = (double)n;

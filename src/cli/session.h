@@ -28,26 +28,31 @@ void session_catch_interrupt(void);
 
 struct answer_options {
     bool thinking;     /* the answer begins inside a think block */
-    const char *tools; /* JSON or NULL */
+    const char *tools; /* [tools_n] JSON, or NULL: calls are plain text */
+    size_t tools_n;
     struct calla_sampling sampling;
     int max_tokens;
     bool raw;       /* no parsing: text as it comes, control tokens skipped */
-    FILE *out;      /* content; flushed as it comes; may be NULL */
+    FILE *out;      /* content, and each call as a line {"name":..,"arguments":{..}}; flushed as it comes; may be NULL */
     FILE *thoughts; /* reasoning, or NULL */
     bool color;     /* dim the reasoning */
 };
 struct answer {
-    struct str content, reasoning, calls; /* calls: a JSON array of tool_calls, or empty */
+    struct str content;
+    int calls;
+    struct calla_ids ids; /* what was generated, without the stop id */
     struct calla_usage usage;
     bool interrupted;
 };
-/* Generate from ids; on CALLA_OK the answer is filled (also when interrupted). Free with answer_free. */
+/* Generate from ids; on CALLA_OK the answer is filled (also when interrupted). CALLA_E_IO: `out` takes no more. Free with answer_free. */
 int answer_generate(struct session *s, const int32_t *ids, size_t n, const struct answer_options *o, struct answer *a,
                     struct calla_error *err);
 void answer_free(struct answer *a);
 
 /* All of standard input. */
 int read_stdin(struct str *out, struct calla_error *err);
+/* The words joined by spaces, or all of standard input when there are none. */
+int read_words(int n, char **words, struct str *out, struct calla_error *err);
 /* A file's text, or standard input for "-". */
 int read_input(const char *path, struct str *out, struct calla_error *err);
 /* "1.5 GB" (powers of 1000) into buf. */
