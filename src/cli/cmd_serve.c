@@ -41,7 +41,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     struct server_options so = server_defaults();
     const char *host = "127.0.0.1", *called = NULL;
     struct option_list hosts = {0};
-    int port = 8080, grace = 30;
+    int port = 8080, grace = 30, think = 0;
     bool open_door = false;
     struct option own[] = {
         {OPTION_TEXT, "host", &host, "ADDRESS", "address to bind (default 127.0.0.1)", 0, 0},
@@ -51,6 +51,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         {OPTION_LIST, "allowed-host", &hosts, "NAME", "accept this Host (and Origin) besides loopback; may be repeated", 0, 0},
         {OPTION_INT, "max-connections", &so.max_connections, "N", "connections open at once (default 256)", 1, 65536},
         {OPTION_INT, "grace", &grace, "SECONDS", "how long running answers may go on after SIGTERM (default 30)", 0, 86400},
+        {OPTION_CHOICE, "think", &think, "on|off", "whether to think first where a request does not say (default on)", 0, 0},
         {OPTION_TEXT, "name", &called, "NAME", "how the model is called in /v1/models (default: its folder)", 0, 0},
     };
     const struct option_table tables[] = {{own, sizeof own / sizeof *own}, {cache, CACHE_OPTIONS}, {shared, COMMON_OPTIONS}};
@@ -80,6 +81,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         so.allow_unauthenticated = open_door;
         so.allowed_hosts = hosts.item;
         so.n_allowed_hosts = (size_t)hosts.n;
+        so.no_thinking = think == 1;
         so.model_name = called ? called : name;
         common.model = dir;
         code = server_start(&running, &so, NULL, NULL, err);

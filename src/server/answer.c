@@ -28,6 +28,7 @@ static int start(struct answer *a, struct slice body, struct calla_error *err) {
     if (s->info.vocab > 0 && s->info.vocab < vocab) vocab = s->info.vocab;
     if (a->is_chat) {
         a->options = &a->chat.options;
+        a->chat.chat.no_thinking = s->options.no_thinking;
         rc = openai_read_chat(&a->chat, body, &s->sampling, vocab, err);
         if (rc == 0) rc = completion_chat(&a->completion, s, &a->chat, err);
     } else {

@@ -255,7 +255,11 @@ static int read_thinking(struct chat_request *r, const struct json *root, struct
         for (size_t i = 0; i < 2; i++) {
             if (slice_is(effort, off[i])) known = r->chat.no_thinking = true;
         }
-        for (size_t i = 0; i < 5; i++) known |= slice_is(effort, on[i]);
+        for (size_t i = 0; i < 5; i++) {
+            if (!slice_is(effort, on[i])) continue;
+            known = true;
+            r->chat.no_thinking = false;
+        }
         if (!known) return field_fail(err, "", "reasoning_effort", "must be none, minimal, low, medium, high, xhigh or max");
     }
     if ((rc = field_object(root, "", "chat_template_kwargs", &kwargs, err)) != 0 || !kwargs) return rc;

@@ -49,7 +49,8 @@ struct text_request {
     bool echo;
 };
 
-/* body: [n] bytes of JSON; must outlive the request. defaults: sampling where the client says nothing. vocab bounds logit_bias ids and
+/* body: [n] bytes of JSON; must outlive the request. defaults: sampling where the client says nothing; so does what
+ * r->chat holds of thinking. vocab bounds logit_bias ids and
  * prompt ids. Errors are CALLA_E_INVALID (param names the field), CALLA_E_FORMAT (not JSON) and CALLA_E_MEMORY; free the request in either
  * case. */
 int openai_read_chat(struct chat_request *r, struct slice body, const struct calla_sampling *defaults, int32_t vocab,

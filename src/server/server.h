@@ -21,6 +21,7 @@ struct server_options {
     const char *model_name;                /* what /v1/models lists and answers name when a request names no model; NULL: "calla" */
     const struct calla_sampling *sampling; /* what holds where a request does not say, copied; NULL: what the checkpoint's
                                               generation_config.json names, else greedy */
+    bool no_thinking;                      /* requests that do not say whether to think get a closed think block */
     int max_connections;                   /* open at once; further ones are closed unanswered. 0: 256 */
     int read_seconds;                      /* a request's head and body must arrive within this time, else 408. 0: 60 */
     int send_seconds;                      /* a client that takes no byte for this long is dropped. 0: 60 */

@@ -50,6 +50,32 @@ static void defaults_stay(void **state) {
     chat_request_free(&r);
 }
 
+/* The server's own default of thinking holds where the request is silent, and only there. */
+static void thinking_by_default(void **state) {
+    (void)state;
+    static const struct {
+        const char *fields;
+        bool of_off, of_on; /* no_thinking read, by the default */
+    } cases[] = {{"", true, false},
+                 {",\"reasoning_effort\":null", true, false},
+                 {",\"reasoning_effort\":\"high\"", false, false},
+                 {",\"reasoning_effort\":\"none\"", true, true},
+                 {",\"chat_template_kwargs\":{}", true, false},
+                 {",\"chat_template_kwargs\":{\"enable_thinking\":true}", false, false},
+                 {",\"reasoning_effort\":\"high\",\"chat_template_kwargs\":{\"enable_thinking\":false}", true, true}};
+    const struct calla_sampling defaults = {.top_p = 1, .repetition_penalty = 1};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int off = 0; off < 2; off++) {
+            char body[256];
+            struct chat_request r = {.chat.no_thinking = off};
+            snprintf(body, sizeof body, "{\"messages\":[{}]%s}", cases[i].fields);
+            assert_int_equal(openai_read_chat(&r, slice_of(body), &defaults, 100, NULL), 0);
+            assert_int_equal(r.chat.no_thinking, off ? cases[i].of_off : cases[i].of_on);
+            chat_request_free(&r);
+        }
+    }
+}
+
 static void out_of_memory(void **state) {
     (void)state;
     struct calla_sampling defaults = {.top_p = 1, .repetition_penalty = 1};
@@ -94,7 +120,8 @@ static void ids_differ(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_field), cmocka_unit_test(defaults_stay), cmocka_unit_test(out_of_memory),
-                                       cmocka_unit_test(prompts), cmocka_unit_test(ids_differ)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_field),   cmocka_unit_test(defaults_stay), cmocka_unit_test(thinking_by_default),
+        cmocka_unit_test(out_of_memory), cmocka_unit_test(prompts),       cmocka_unit_test(ids_differ)};
     return RUN(tests);
 }
