@@ -88,6 +88,16 @@ bool calla_prompt_thinking(const struct calla_prompt *p);
 /* The text of the assistant's turn that the prompt itself opened after the think block (force_call, or a continued message), for the parser to be fed with first; borrowed. */
 const char *calla_prompt_opening(const struct calla_prompt *p, size_t *n);
 
+/* The functions that tools declare (a JSON array, or NULL, n 0), checked exactly as calla_chat_render checks them unless strict: at most
+ * CALLA_TOOLS_MAX tools, names that a call can spell, none twice. Tools that it would leave out are left out. */
+#define CALLA_TOOLS_MAX 512
+struct calla_functions {
+    char **name; /* [n] in the order of the request */
+    size_t n;
+};
+int calla_functions_read(const char *tools, size_t tools_n, struct calla_functions *out, struct calla_error *err);
+void calla_functions_free(struct calla_functions *functions); /* {0} and what a failed read left are valid */
+
 /* ---- history: text that comes back keeps its ids ---- */
 /* A model may cut a text into other tokens than the tokenizer would. When a client sends an answer back in the next request, its text is
  * therefore looked up here, so that prompt and answer keep the ids they had and the prefix cache finds them. One history serves one
@@ -139,10 +149,13 @@ struct calla_parser_options {
 struct calla_parser_options calla_parser_defaults(void);
 struct calla_parser;
 
-/* An incremental state machine: cutting the input differently never changes the joined events; O(1) a byte; holds back only what may still be a tag or stop string.
+/* An incremental state machine (without thinking and tools all text is content, and only stop strings are looked for): cutting the input differently never changes the joined events; O(1) a byte; holds back only what may still be a tag or stop string.
  * Argument values are coerced by the declared schema only (a parameter without a type, or of a function not declared, is a string); integers keep their digits.
  * A call's events are sent together, once it is certain to be whole; a call cut short is dropped at the end: see docs/chat.md. */
 int calla_parser_open(struct calla_parser **out, const struct calla_parser_options *options, struct calla_error *err);
+/* One for another answer to the same request, from its beginning: first's options, of which the two (and all further ones) keep one copy. They belong to
+ * one thread together, and each is freed by itself, in any order. */
+int calla_parser_open_like(struct calla_parser **out, const struct calla_parser *first, struct calla_error *err);
 void calla_parser_free(struct calla_parser *p);
 /* text: whole UTF-8 from the detokeniser. control: these bytes are one control token (`</think>` the token, not seven letters); the parser accepts both spellings. */
 int calla_parser_feed(struct calla_parser *p, const char *text, size_t n, bool control, calla_event_fn *fn, void *ctx);

@@ -5,6 +5,7 @@
  */
 #include "text/chat.h"
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct reader {
@@ -228,10 +229,28 @@ static bool usable_name(struct slice name) {
 /* Tools of these types are run by the client in a way of their own, which this model was not taught; leaving them out would silently break
  * it. */
 static bool is_client_tool(struct slice type) {
-    static const char *const types[] = {"custom", "computer_use_preview", "local_shell", "shell", "apply_patch"};
+    static const char *const types[] = {"custom", "computer", "computer_use_preview", "local_shell", "shell", "apply_patch"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (slice_is(type, types[i])) return true;
     return false;
+}
+
+static int read_function(struct reader *r, const struct json *tool, size_t i) {
+    const struct json *function = json_get(tool, "function");
+    const struct json *parameters = json_get(function, "parameters"), *description = json_get(function, "description");
+    if (!json_is(function, JSON_OBJECT))
+        return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].function", i),
+                         "the function of a tool is %s; send an object with a name", type_name(function));
+    if (!usable_name(chat_tool_name(tool)))
+        return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].function.name", i),
+                         "a function needs a name of 1 to 128 bytes without white space, '<' and '>'");
+    if (description && description->type != JSON_STRING && description->type != JSON_NULL)
+        return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].function.description", i),
+                         "the description of a function is %s; send a string", type_name(description));
+    if (parameters && parameters->type != JSON_OBJECT && parameters->type != JSON_NULL)
+        return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].function.parameters", i),
+                         "the parameters of a function are %s; send a JSON schema", type_name(parameters));
+    return CALLA_OK;
 }
 
 static int read_tool(struct reader *r, const struct json *tool, size_t i, struct chat *c) {
@@ -239,23 +258,45 @@ static int read_tool(struct reader *r, const struct json *tool, size_t i, struct
     if (!json_is(tool, JSON_OBJECT))
         return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu]", i), "a tool is %s; send an object", type_name(tool));
     if (!r->strict) {
-        if (type && type->type != JSON_STRING)
+        if (!json_is(type, JSON_STRING))
             return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].type", i), "the type of a tool is %s; send \"function\"",
                              type_name(type));
-        if (type && is_client_tool(type->string))
+        if (is_client_tool(type->string))
             return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].type", i),
                              "tools of type \"%.64s\" are not supported; describe it as a function", type->string.p);
-        if (type && !slice_is(type->string, "function")) return CALLA_OK;
-        const struct json *parameters = json_get(json_get(tool, "function"), "parameters");
-        if (!usable_name(chat_tool_name(tool)))
-            return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].function.name", i),
-                             "a function needs a name of 1 to 128 bytes without white space, '<' and '>'");
-        if (parameters && parameters->type != JSON_OBJECT && parameters->type != JSON_NULL)
-            return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].function.parameters", i),
-                             "the parameters of a function are %s; send a JSON schema", type_name(parameters));
+        if (!slice_is(type->string, "function")) return CALLA_OK;
+        int rc = read_function(r, tool, i);
+        if (rc) return rc;
     }
     c->tools[c->n_tools++] = tool;
     return CALLA_OK;
+}
+
+struct named {
+    struct slice name;
+    size_t at; /* in the request */
+};
+
+static int compare_named(const void *a, const void *b) {
+    const struct named *x = a, *y = b;
+    int c = memcmp(x->name.p, y->name.p, x->name.n < y->name.n ? x->name.n : y->name.n);
+    if (c == 0) c = (x->name.n > y->name.n) - (x->name.n < y->name.n);
+    return c ? c : (x->at > y->at) - (x->at < y->at);
+}
+
+/* A call says its function's name only, so two of one name could not be told apart. */
+static int check_names(struct reader *r, const struct json *tools, const struct chat *c) {
+    struct named *named = arena_array(r->arena, c->n_tools + 1, sizeof *named);
+    size_t n = 0, at = 0, twice = SIZE_MAX;
+    if (!named) return no_memory(r);
+    for (const struct json *tool = tools->child; tool && n < c->n_tools; tool = tool->next, at++)
+        if (tool == c->tools[n]) named[n++] = (struct named){chat_tool_name(tool), at};
+    qsort(named, n, sizeof *named, compare_named);
+    for (size_t i = 1; i < n; i++)
+        if (slice_eq(named[i - 1].name, named[i].name) && named[i].at < twice) twice = named[i].at;
+    if (twice == SIZE_MAX) return CALLA_OK;
+    return err_param(r->err, CALLA_E_INVALID, AT(r, "tools[%zu].function.name", twice),
+                     "another tool declares a function of this name already");
 }
 
 static int read_tools(struct reader *r, struct slice text, struct chat *c) {
@@ -269,14 +310,40 @@ static int read_tools(struct reader *r, struct slice text, struct chat *c) {
     }
     if (tools->type == JSON_NULL) return CALLA_OK;
     if (tools->type != JSON_ARRAY) return err_param(r->err, CALLA_E_INVALID, "tools", "tools are %s; send an array", type_name(tools));
+    if (!r->strict && tools->count > CALLA_TOOLS_MAX)
+        return err_param(r->err, CALLA_E_INVALID, "tools", "tools are %zu; at most %d are allowed", tools->count, CALLA_TOOLS_MAX);
     c->tools = arena_array(r->arena, tools->count + 1, sizeof *c->tools);
     if (!c->tools) return no_memory(r);
     size_t i = 0;
     for (const struct json *tool = tools->child; tool; tool = tool->next)
         if ((rc = read_tool(r, tool, i++, c)) != CALLA_OK) return rc;
-    return CALLA_OK;
+    return r->strict ? CALLA_OK : check_names(r, tools, c);
 }
 
+int calla_functions_read(const char *tools, size_t tools_n, struct calla_functions *out, struct calla_error *err) {
+    struct arena arena = {0};
+    struct reader r = {.arena = &arena, .err = err};
+    struct chat c = {0};
+    *out = (struct calla_functions){0};
+    int rc = read_tools(&r, (struct slice){tools, tools_n}, &c);
+    if (rc == CALLA_OK && c.n_tools && !(out->name = mem_calloc(c.n_tools, sizeof *out->name))) rc = no_memory(&r);
+    for (size_t i = 0; rc == CALLA_OK && i < c.n_tools; i++) {
+        struct slice name = chat_tool_name(c.tools[i]);
+        if ((out->name[i] = mem_strndup(name.p, name.n))) out->n++;
+        else rc = no_memory(&r);
+    }
+    if (rc) calla_functions_free(out);
+    arena_free(&arena);
+    return rc;
+}
+
+void calla_functions_free(struct calla_functions *functions) {
+    for (size_t i = 0; i < functions->n; i++) mem_free(functions->name[i]);
+    mem_free(functions->name);
+    *functions = (struct calla_functions){0};
+}
+
+/* ---- all ---- */
 int chat_read(struct slice messages, struct slice tools, bool strict, struct arena *arena, struct chat *out, struct calla_error *err) {
     struct reader r = {.arena = arena, .strict = strict, .err = err};
     struct json *list = NULL;

@@ -13,27 +13,61 @@ struct calla_parser_options calla_parser_defaults(void) {
     return (struct calla_parser_options){.trust_inline_calls = true};
 }
 
-int calla_parser_open(struct calla_parser **out, const struct calla_parser_options *options, struct calla_error *err) {
+static void let_go(struct parser_request *r) {
+    if (!r || --r->parsers > 0) return;
+    args_close(&r->tools);
+    stop_set_close(&r->stops);
+    mem_free(r);
+}
+
+static int open_request(struct parser_request **out, const struct calla_parser_options *options, struct calla_error *err) {
+    struct parser_request *r = mem_calloc(1, sizeof *r);
+    if (!r) return err_set(err, CALLA_E_MEMORY, "answer parser: out of memory");
+    r->parsers = 1;
+    r->thinking = options->thinking;
+    r->trust_inline_calls = options->trust_inline_calls;
+    int rc = args_open(&r->tools, options->tools, options->tools_n, err);
+    if (rc == CALLA_OK) rc = stop_set_open(&r->stops, options->stop, options->n_stop, err);
+    if (rc) let_go(r);
+    else *out = r;
+    return rc;
+}
+
+/* Takes over one use of r, also when it fails. */
+static int open_for(struct calla_parser **out, struct parser_request *r, struct calla_error *err) {
     struct calla_parser *p = mem_calloc(1, sizeof *p);
-    if (!p) return err_set(err, CALLA_E_MEMORY, "answer parser: out of memory");
-    int rc = args_open(&p->tools, options->tools, options->tools_n, err);
-    if (rc == CALLA_OK) rc = stops_open(&p->stops, options->stop, options->n_stop, err);
+    if (!p) {
+        let_go(r);
+        return err_set(err, CALLA_E_MEMORY, "answer parser: out of memory");
+    }
+    p->request = r;
+    int rc = stops_open(&p->stops, &r->stops, err);
     if (rc) {
         calla_parser_free(p);
         return rc;
     }
-    p->trust_inline_calls = options->trust_inline_calls;
-    p->state = options->thinking ? PARSE_REASONING : PARSE_CONTENT;
-    p->lead = options->thinking ? LEAD_NEWLINES : LEAD_KEEP;
+    p->state = r->thinking ? PARSE_REASONING : PARSE_CONTENT;
+    p->lead = r->thinking ? LEAD_NEWLINES : LEAD_KEEP;
     p->line_start = true;
     *out = p;
     return CALLA_OK;
 }
 
+int calla_parser_open(struct calla_parser **out, const struct calla_parser_options *options, struct calla_error *err) {
+    struct parser_request *r = NULL;
+    int rc = open_request(&r, options, err);
+    return rc ? rc : open_for(out, r, err);
+}
+
+int calla_parser_open_like(struct calla_parser **out, const struct calla_parser *first, struct calla_error *err) {
+    first->request->parsers++;
+    return open_for(out, first->request, err);
+}
+
 void calla_parser_free(struct calla_parser *p) {
     if (!p) return;
-    args_close(&p->tools);
     stops_close(&p->stops);
+    let_go(p->request);
     call_free(&p->call);
     str_free(&p->buf);
     str_free(&p->out);
@@ -64,7 +98,7 @@ static int send_out(struct calla_parser *p) {
 static int send_stop(struct calla_parser *p, int index) {
     if (index < 0) return 0;
     int rc = send_out(p);
-    if (rc == 0) rc = send(p, CALLA_EVENT_STOP, NULL, p->stops.strings[index].text);
+    if (rc == 0) rc = send(p, CALLA_EVENT_STOP, NULL, p->request->stops.strings[index].text);
     p->done = true;
     return rc;
 }
@@ -157,7 +191,7 @@ static int release(struct calla_parser *p, size_t n) {
 static bool is_line_start(const struct calla_parser *p, size_t at) { return at ? p->buf.data[at - 1] == '\n' : p->line_start; }
 
 static bool is_declared(const struct calla_parser *p) {
-    return args_find(&p->tools, (struct slice){p->buf.data + p->scan.name, p->buf.len - 1 - p->scan.name}) != NULL;
+    return args_find(&p->request->tools, (struct slice){p->buf.data + p->scan.name, p->buf.len - 1 - p->scan.name}) != NULL;
 }
 
 /* ---- tags ---- */
@@ -182,7 +216,7 @@ static int end_thinking(struct calla_parser *p) {
 }
 
 static void begin_call(struct calla_parser *p) {
-    call_begin(&p->call, &p->buf, &p->scan, &p->tools);
+    call_begin(&p->call, &p->buf, &p->scan, &p->request->tools);
     p->state = PARSE_BODY;
 }
 
@@ -297,9 +331,9 @@ static int on_tag(struct calla_parser *p) {
 /* The tags that may begin at the end of buf. */
 static unsigned allowed_tags(const struct calla_parser *p) {
     unsigned think = p->tentative ? TAG_BIT(TAG_THINK_END) : 0;
-    bool line_start = is_line_start(p, p->buf.len), calls = p->tools.n > 0;
+    bool line_start = is_line_start(p, p->buf.len), calls = p->request->tools.n > 0;
     switch (p->state) {
-    case PARSE_REASONING: return TAG_BIT(TAG_THINK_END) | (calls && p->trust_inline_calls && line_start ? TAG_BIT(TAG_CALL) : 0);
+    case PARSE_REASONING: return TAG_BIT(TAG_THINK_END) | (calls && p->request->trust_inline_calls && line_start ? TAG_BIT(TAG_CALL) : 0);
     case PARSE_CONTENT: return calls ? TAG_BIT(TAG_CALL) | (line_start ? TAG_BIT(TAG_FUNCTION) : 0) : 0;
     case PARSE_OPEN: return TAG_BIT(TAG_CALL) | TAG_BIT(TAG_FUNCTION) | think;
     case PARSE_TAIL: return TAG_BIT(TAG_CALL_END) | TAG_BIT(TAG_CALL) | (line_start ? TAG_BIT(TAG_FUNCTION) : 0);
@@ -316,7 +350,7 @@ static int on_text(struct calla_parser *p, char last) {
         return text && p->tentative && p->call.close.level >= CLOSE_PROPER ? release(p, p->buf.len) : 0;
     }
     bool held = p->state == PARSE_REASONING ? last == '\n' : parse_is_space(last);
-    if (p->state == PARSE_CONTENT && p->tools.n == 0) held = false;
+    if (p->state == PARSE_CONTENT && p->request->tools.n == 0) held = false;
     if (p->state == PARSE_TAIL && !held) p->state = PARSE_CONTENT;
     return held ? 0 : release(p, p->buf.len);
 }

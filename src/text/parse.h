@@ -101,10 +101,16 @@ static inline bool parse_is_space(char c) { return c == ' ' || c == '\n' || c ==
 enum parse_state { PARSE_REASONING, PARSE_CONTENT, PARSE_OPEN, PARSE_BODY, PARSE_VALUE, PARSE_TAIL };
 enum parse_lead { LEAD_KEEP, LEAD_NEWLINES, LEAD_SPACE }; /* what to drop from the start of the next text */
 
-struct calla_parser {
+/* What was made of the options; shared by the parsers of one request's answers, which belong to one thread. */
+struct parser_request {
+    int parsers; /* that use it; the last one frees it */
     struct args_tools tools;
+    struct stop_set stops;
+    bool thinking, trust_inline_calls;
+};
+struct calla_parser {
+    struct parser_request *request;
     struct stops stops;
-    bool trust_inline_calls;
 
     enum parse_state state;
     bool tentative; /* the call at hand lies inside the think block */

@@ -103,28 +103,37 @@ static unsigned types_of(struct resolver *r, const struct json *schema, int dept
     return types;
 }
 
+static bool copy_name(struct arena *arena, struct slice from, struct slice *to) {
+    *to = (struct slice){arena_strndup(arena, from.p, from.n), from.n};
+    return to->p != NULL;
+}
+
 static bool read_tool(struct arena *arena, const struct json *function, struct args_tool *tool) {
     const struct json *parameters = json_get(function, "parameters"), *properties = json_get(parameters, "properties");
     const struct json *extra = json_get(parameters, "additionalProperties");
     struct resolver r = {.root = parameters};
-    *tool = (struct args_tool){.name = json_get(function, "name")->string};
+    *tool = (struct args_tool){0};
+    if (!copy_name(arena, json_get(function, "name")->string, &tool->name)) return false;
     tool->open = !json_is(properties, JSON_OBJECT) || json_is(extra, JSON_TRUE) || json_is(extra, JSON_OBJECT);
     tool->extra = types_of(&r, extra, 0);
     if (!json_is(properties, JSON_OBJECT) || properties->count == 0) return true;
     tool->params = arena_array(arena, properties->count, sizeof *tool->params);
     if (!tool->params) return false;
     for (const struct json *v = properties->child; v; v = v->next) {
+        struct args_param *param = &tool->params[tool->n++];
         r.steps = 0;
-        tool->params[tool->n++] = (struct args_param){.name = v->key, .types = types_of(&r, v, 0)};
+        *param = (struct args_param){.types = types_of(&r, v, 0)};
+        if (!copy_name(arena, v->key, &param->name)) return false;
     }
     return true;
 }
 
 int args_open(struct args_tools *t, const char *json, size_t n, struct calla_error *err) {
     struct json *list = NULL;
+    struct arena tree = {0}; /* the schemas, far larger than what is kept of them */
     *t = (struct args_tools){0};
     if (!json || n == 0) return CALLA_OK;
-    int rc = json_parse(json, n, &t->arena, &list, err);
+    int rc = json_parse(json, n, &tree, &list, err);
     if (rc == CALLA_OK && list->type == JSON_ARRAY && list->count) {
         t->tools = arena_array(&t->arena, list->count, sizeof *t->tools);
         if (!t->tools) rc = err_set(err, CALLA_E_MEMORY, "tools: out of memory");
@@ -136,6 +145,7 @@ int args_open(struct args_tools *t, const char *json, size_t n, struct calla_err
             else t->n++;
         }
     }
+    arena_free(&tree);
     if (rc) args_close(t);
     return rc;
 }

@@ -19,53 +19,66 @@ static int prepare(struct stop_string *s, const char *text, struct calla_error *
     return CALLA_OK;
 }
 
-int stops_open(struct stops *s, const char *const *strings, size_t n, struct calla_error *err) {
-    *s = (struct stops){.best = -1};
+int stop_set_open(struct stop_set *set, const char *const *strings, size_t n, struct calla_error *err) {
+    *set = (struct stop_set){0};
     if (n == 0) return CALLA_OK;
-    s->strings = mem_calloc(n, sizeof *s->strings);
-    if (!s->strings) return err_set(err, CALLA_E_MEMORY, "%zu stop strings: out of memory", n);
-    for (s->n = 0; s->n < n; s->n++) {
-        int rc = prepare(&s->strings[s->n], strings[s->n], err);
-        if (rc) {
-            s->n++;
-            stops_close(s);
-            return rc;
-        }
+    set->strings = mem_calloc(n, sizeof *set->strings);
+    if (!set->strings) return err_set(err, CALLA_E_MEMORY, "%zu stop strings: out of memory", n);
+    while (set->n < n) {
+        size_t i = set->n++;
+        int rc = prepare(&set->strings[i], strings[i], err);
+        if (rc == CALLA_OK) continue;
+        stop_set_close(set);
+        return rc;
     }
     return CALLA_OK;
 }
 
-void stops_close(struct stops *s) {
-    for (size_t i = 0; i < s->n; i++) {
-        mem_free((char *)s->strings[i].text.p);
-        mem_free(s->strings[i].border);
+void stop_set_close(struct stop_set *set) {
+    for (size_t i = 0; i < set->n; i++) {
+        mem_free((char *)set->strings[i].text.p);
+        mem_free(set->strings[i].border);
     }
-    mem_free(s->strings);
+    mem_free(set->strings);
+    *set = (struct stop_set){0};
+}
+
+int stops_open(struct stops *s, const struct stop_set *set, struct calla_error *err) {
+    *s = (struct stops){.set = set, .best = -1};
+    if (set->n == 0) return CALLA_OK;
+    s->matched = mem_calloc(set->n, sizeof *s->matched);
+    return s->matched ? CALLA_OK : err_set(err, CALLA_E_MEMORY, "%zu stop strings: out of memory", set->n);
+}
+
+void stops_close(struct stops *s) {
+    mem_free(s->matched);
     str_free(&s->held);
     *s = (struct stops){.best = -1};
 }
 
 /* One more byte has been added to held. */
 static void advance(struct stops *s, char c) {
-    for (size_t i = 0; i < s->n; i++) {
-        struct stop_string *w = &s->strings[i];
-        while (w->matched && w->text.p[w->matched] != c) w->matched = w->border[w->matched - 1];
-        if (w->text.p[w->matched] == c) w->matched++;
-        if (w->matched < w->text.n) continue;
+    for (size_t i = 0; i < s->set->n; i++) {
+        const struct stop_string *w = &s->set->strings[i];
+        size_t matched = s->matched[i];
+        while (matched && w->text.p[matched] != c) matched = w->border[matched - 1];
+        if (w->text.p[matched] == c) matched++;
+        s->matched[i] = matched;
+        if (matched < w->text.n) continue;
         size_t from = s->held.len - w->text.n;
         if (s->best < 0 || from < s->best_from) {
             s->best = (int)i;
             s->best_from = from;
         }
-        w->matched = w->border[w->text.n - 1];
+        s->matched[i] = w->border[w->text.n - 1];
     }
 }
 
 /* Where the earliest match begins that may still become complete; held.len if there is none. */
 static size_t earliest_open(const struct stops *s) {
     size_t from = s->held.len;
-    for (size_t i = 0; i < s->n; i++)
-        if (s->held.len - s->strings[i].matched < from) from = s->held.len - s->strings[i].matched;
+    for (size_t i = 0; i < s->set->n; i++)
+        if (s->held.len - s->matched[i] < from) from = s->held.len - s->matched[i];
     return from;
 }
 
@@ -75,7 +88,7 @@ static int settle(struct stops *s, struct str *out) {
 }
 
 int stops_feed(struct stops *s, struct slice text, struct str *out) {
-    if (s->n == 0) {
+    if (s->set->n == 0) {
         str_slice(out, text);
         return -1;
     }
@@ -104,11 +117,11 @@ int stops_feed(struct stops *s, struct slice text, struct str *out) {
 
 int stops_flush(struct stops *s, struct str *out) {
     int best = s->best;
-    if (s->n == 0) return -1;
+    if (s->set->n == 0) return -1;
     if (best >= 0) return settle(s, out);
     if (s->held.len > s->head) str_append(out, s->held.data + s->head, s->held.len - s->head);
     str_clear(&s->held);
     s->head = 0;
-    for (size_t i = 0; i < s->n; i++) s->strings[i].matched = 0;
+    memset(s->matched, 0, s->set->n * sizeof *s->matched);
     return -1;
 }

@@ -8,22 +8,30 @@
 #include "base/error.h"
 #include "base/str.h"
 
+/* The strings, prepared; never changed afterwards, so that any number of contents can be watched with one set. */
 struct stop_string {
     struct slice text;
     size_t *border; /* [text.n] length of the longest proper border of text[0..i] */
-    size_t matched; /* bytes of text that end the content so far */
 };
-struct stops {
+struct stop_set {
     struct stop_string *strings; /* [n] */
     size_t n;
-    struct str held; /* content not handed on yet, from `head` */
+};
+/* One content. */
+struct stops {
+    const struct stop_set *set; /* borrowed */
+    size_t *matched;            /* [set->n] bytes of each string that end the content so far */
+    struct str held;            /* content not handed on yet, from `head` */
     size_t head;
     int best;         /* index of the earliest match so far, or -1 */
     size_t best_from; /* where it begins in held */
 };
 
 /* Copies the strings. n 0 is valid: all text passes. CALLA_E_INVALID for an empty string. */
-int stops_open(struct stops *s, const char *const *strings, size_t n, struct calla_error *err);
+int stop_set_open(struct stop_set *set, const char *const *strings, size_t n, struct calla_error *err);
+void stop_set_close(struct stop_set *set);
+
+int stops_open(struct stops *s, const struct stop_set *set, struct calla_error *err);
 void stops_close(struct stops *s);
 /* Take content, append to out what is certain to be sent. The index of a string that is certain to be the earliest match, or -1. */
 int stops_feed(struct stops *s, struct slice text, struct str *out);

@@ -360,7 +360,10 @@ static void test_tools(void **state) {
     refuse(ask, none, &force_any, "tool_choice", "required");
     refuse(ask, "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", &force, "tool_choice", "\"g\"");
     refuse(ask, "[{\"type\":\"custom\",\"custom\":{\"name\":\"f\"}}]", &PLAIN, "tools[0].type", "\"custom\"");
-    refuse(ask, "[{\"type\":\"function\",\"name\":\"f\"}]", &PLAIN, "tools[0].function.name", "name");
+    refuse(ask, "[{\"type\":\"function\",\"name\":\"f\"}]", &PLAIN, "tools[0].function", "missing");
+    refuse(ask, "[{\"function\":{\"name\":\"f\"}}]", &PLAIN, "tools[0].type", "missing");
+    refuse(ask, "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":1}}]", &PLAIN, "tools[0].function.description",
+           "a number");
     refuse(ask, "[{\"type\":\"function\",\"function\":{\"name\":\"a>b\"}}]", &PLAIN, "tools[0].function.name", "name");
     refuse(ask, "[{\"type\":\"function\",\"function\":{\"name\":\"a\",\"parameters\":[]}}]", &PLAIN, "tools[0].function.parameters",
            "an array");
@@ -380,6 +383,53 @@ static void test_tools(void **state) {
         "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"pattern\": {}, \"include\": "
         "{\"default\": [1.0, 1e5, \"\xC3\xA9\xE2\x80\xA8\\n/\"]}}}, \"description\": \"<b>&\"}}\n</tools>"));
     calla_prompt_free(p);
+}
+
+static void put_tools(struct str *s, size_t n, size_t same) {
+    str_clear(s);
+    for (size_t i = 0; i < n; i++)
+        str_printf(s, "%s{\"type\":\"function\",\"function\":{\"name\":\"f%zu\"}}", i ? "," : "[", i == same ? 3 : i * 7919 % n);
+    str_putc(s, ']');
+}
+
+static void test_many_tools(void **state) {
+    (void)state;
+    static const char ask[] = "[{\"role\":\"user\",\"content\":\"a\"}]";
+    struct calla_functions f;
+    struct calla_prompt *p = NULL;
+    struct str s = {0};
+    put_tools(&s, CALLA_TOOLS_MAX, CALLA_TOOLS_MAX);
+    assert_int_equal(calla_functions_read(s.data, s.len, &f, NULL), 0);
+    assert_int_equal(f.n, CALLA_TOOLS_MAX);
+    assert_string_equal(f.name[0], "f0");
+    assert_string_equal(f.name[1], "f239"); /* 7919 - 15 * 512 */
+    calla_functions_free(&f);
+    assert_int_equal(calla_chat_render(ask, sizeof ask - 1, s.data, s.len, &PLAIN, &p, NULL), 0);
+    calla_prompt_free(p);
+    put_tools(&s, CALLA_TOOLS_MAX + 1, CALLA_TOOLS_MAX + 1);
+    refuse(ask, s.data, &PLAIN, "tools", "at most 512");
+    put_tools(&s, 100, 70); /* the second of the two is named: 3 = 7919 * i mod 100 for i = 37 */
+    refuse(ask, s.data, &PLAIN, "tools[70].function.name", "already");
+    put_tools(&s, 100, 20);
+    refuse(ask, s.data, &PLAIN, "tools[37].function.name", "already");
+    str_free(&s);
+    static const char mixed[] = "[{\"type\":\"web_search\"},{\"type\":\"function\",\"function\":{\"name\":\"b\"}},{\"type\":\"function\","
+                                "\"function\":{\"name\":\"a\"}}]";
+    assert_int_equal(calla_functions_read(mixed, sizeof mixed - 1, &f, NULL), 0);
+    assert_int_equal(f.n, 2);
+    assert_string_equal(f.name[0], "b");
+    calla_functions_free(&f);
+    assert_int_equal(calla_functions_read(NULL, 0, &f, NULL), 0);
+    assert_int_equal(f.n, 0);
+    int rc = CALLA_E_MEMORY;
+    for (uint64_t n = 1; rc && n < 100; n++) {
+        mem_fault_after(n);
+        rc = calla_functions_read(mixed, sizeof mixed - 1, &f, NULL);
+        mem_fault_off();
+        assert_true(rc == 0 || (rc == CALLA_E_MEMORY && f.n == 0 && !f.name));
+    }
+    assert_int_equal(rc, 0);
+    calla_functions_free(&f);
 }
 
 /* Each allocation in turn fails: an error, no crash, nothing left behind. */
@@ -404,10 +454,10 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),       cmocka_unit_test(test_matrix),        cmocka_unit_test(test_append_only),
-        cmocka_unit_test(test_late_system),   cmocka_unit_test(test_roles),         cmocka_unit_test(test_no_user),
-        cmocka_unit_test(test_content_types), cmocka_unit_test(test_arguments),     cmocka_unit_test(test_continue),
-        cmocka_unit_test(test_tools),         cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_goldens),       cmocka_unit_test(test_matrix),     cmocka_unit_test(test_append_only),
+        cmocka_unit_test(test_late_system),   cmocka_unit_test(test_roles),      cmocka_unit_test(test_no_user),
+        cmocka_unit_test(test_content_types), cmocka_unit_test(test_arguments),  cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_tools),         cmocka_unit_test(test_many_tools), cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,6 +52,57 @@ static void test_refused(void **state) {
     assert_null(p);
 }
 
+/* ---- several answers to one request ---- */
+/* Fed in turns, freed in any order: none knows of the others. */
+static void test_siblings(void **state) {
+    (void)state;
+    static const char text[] = "a bcd " PARIS "\nx STOP y";
+    const char *stop[] = {"STOP", "never"};
+    struct calla_parser_options o = calla_parser_defaults();
+    struct calla_parser *p[3];
+    struct heard h[3] = {0};
+    o.tools = TOOLS;
+    o.tools_n = strlen(TOOLS);
+    o.stop = stop;
+    o.n_stop = 2;
+    assert_int_equal(calla_parser_open(&p[0], &o, NULL), 0);
+    stop[0] = "b"; /* copied, so of no effect */
+    assert_int_equal(calla_parser_open_like(&p[1], p[0], NULL), 0);
+    assert_int_equal(calla_parser_feed(p[0], text, 20, false, hear, &h[0]), 0);
+    assert_int_equal(calla_parser_open_like(&p[2], p[0], NULL), 0);
+    for (size_t i = 0; i < sizeof text - 1; i++)
+        for (int k = 0; k < 3; k++)
+            if (k || i >= 20) assert_int_equal(calla_parser_feed(p[k], text + i, 1, false, hear, &h[k]), 0);
+    for (int k = 0; k < 3; k++) {
+        assert_int_equal(calla_parser_finish(p[k], false, hear, &h[k]), 0);
+        assert_string_equal(h[k].log.data, "C{a bcd}F{get_weather {\"city\":\"Paris\"}}C{\nx }STOP{STOP}");
+        str_free(&h[k].log);
+        calla_parser_free(p[k]); /* the first one first */
+    }
+    int rc = CALLA_E_MEMORY;
+    assert_int_equal(calla_parser_open(&p[0], &o, NULL), 0);
+    for (uint64_t n = 1; rc && n < 100; n++) {
+        p[1] = NULL;
+        mem_fault_after(n);
+        rc = calla_parser_open_like(&p[1], p[0], NULL);
+        mem_fault_off();
+        assert_true(rc == 0 || (rc == CALLA_E_MEMORY && !p[1]));
+    }
+    calla_parser_free(p[1]);
+    calla_parser_free(p[0]);
+}
+
+/* Without thinking and tools all is content, as /v1/completions needs it. */
+static void test_plain_text(void **state) {
+    (void)state;
+    struct setup s = {.no_tools = true};
+    expect_with(s, "\n\n a <think>b</think>\n\n" PARIS " \n", "C{\n\n a <think>b</think>\n\n" PARIS " \n}");
+    s.stop[0] = "bcd";
+    s.stop[1] = "c";
+    expect_with(s, "abcd", "C{a}STOP{bcd}");
+    expect_with(s, "</think>abce", "C{</think>ab}STOP{c}");
+}
+
 /* ---- the rest of the interface ---- */
 static int count(void *ctx, const struct calla_event *e) {
     *(size_t *)ctx += e->n;
@@ -260,10 +311,10 @@ static void test_linear(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stops),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_callback_stops),
-        cmocka_unit_test(test_questions),     cmocka_unit_test(test_holds_little),
-        cmocka_unit_test(test_ids),           cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_stops),      cmocka_unit_test(test_refused),       cmocka_unit_test(test_siblings),
+        cmocka_unit_test(test_plain_text), cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_callback_stops),
+        cmocka_unit_test(test_questions),  cmocka_unit_test(test_holds_little),  cmocka_unit_test(test_ids),
+        cmocka_unit_test(test_linear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
