@@ -322,9 +322,11 @@ static int open_cache(struct calla_engine *e, const struct calla_options *o, str
             .state_bytes = (size_t)snapshot_bytes(e->model, 0),
             .kv_bytes = be.kv_bytes,
         };
-        int rc = store_open(&e->store, &so, err);
-        if (rc) return rc;
-        backing = store_backing(e->store);
+        struct calla_error busy;
+        int rc = store_open(&e->store, &so, &busy);
+        if (rc == CALLA_E_BUSY) log_line(LOG_WARN, "%s; this one goes on without it", busy.message);
+        else if (rc) return err_set(err, rc, "%s", busy.message);
+        else backing = store_backing(e->store);
     }
     return prefix_open(&e->prefix, e->model, e->info.max_seq, e->store ? &backing : NULL, err);
 }

@@ -69,6 +69,8 @@ static struct calla_plan plan_of(const struct calla_options *o, const struct mod
     struct model_plan p;
     model_plan(m, &p);
     uint64_t ids = (uint64_t)(o->parallel + o->queue) * (uint64_t)o->max_seq * 2 * sizeof(int32_t); /* prompts and answers */
+    if (o->cache_bytes != CALLA_CACHE_OFF && o->cache_dir)
+        p.cache += store_memory(o->cache_disk_bytes, (size_t)model_page_bytes(m), (size_t)snapshot_bytes(m, 0));
     if (o->cache_bytes != CALLA_CACHE_OFF)
         p.cache += prefix_bytes(model_blocks(m), model_max_snapshots(m), o->max_seq, o->cache_dir ? snapshot_bytes(m, 1) : 0);
     return (struct calla_plan){

@@ -460,6 +460,9 @@ static struct record state_record(const struct prefix *p, const struct snap *s) 
 /* Pages from the root on, then the state. False: not everything is settled: `most` was reached, or the backing wants to be asked again
  * later. */
 static bool offer_snap(struct prefix *p, struct snap *s, uint64_t most, uint64_t *bytes) {
+    /* what the backing had it may have given up since, the deepest pages first */
+    for (struct node *n = s->node; n->parent && !(n->saved && p->backing.has_page(p->backing.ctx, &n->key)); n = n->parent)
+        n->saved = false;
     for (struct node *n = s->node, *first; n->parent && !n->saved; n = s->node) {
         for (first = n; first->parent->parent && !first->parent->saved;) first = first->parent;
         struct record r = page_record(p, first);

@@ -134,6 +134,10 @@ static bool adopt(struct prefix *p, const struct match *m, struct sequence *s, i
     if (rc == 0) {
         m->snap->used = p->now;
         m->snap->hits++;
+        if (p->backed && m->snap->saved) { /* to be offered again: so the backing learns that it is of use */
+            m->snap->saved = false;
+            p->n_unsaved++;
+        }
     } else if (rc != CALLA_E_BUDGET) {
         log_line(LOG_ERROR, "prefix cache: %s", err.message);
         *broken = true;

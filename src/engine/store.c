@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-enum { LEAST_QUEUE = 16 << 20 };
+enum { LEAST_QUEUE = 16 << 20, PACKERS = 8 << 20 /* blocks and zstd's tables, of both threads */ };
 
 /* ---- what prefix.c calls ---- */
 
@@ -146,13 +146,24 @@ static int look(struct store *s, struct calla_error *err) {
     return rc;
 }
 
+static size_t queue_bytes(size_t page_bytes, size_t state_bytes) {
+    size_t two_states = 2 * (state_bytes + page_bytes + 64);
+    return two_states > LEAST_QUEUE ? two_states : LEAST_QUEUE;
+}
+
+uint64_t store_memory(uint64_t budget, size_t page_bytes, size_t state_bytes) {
+    uint64_t least = STORE_HEADER + (page_bytes < state_bytes ? page_bytes : state_bytes) / 2, records = budget / least;
+    if (records > STORE_RECORDS) records = STORE_RECORDS;
+    uint64_t each = sizeof(struct store_entry) + BE_PAGE * sizeof(int32_t) / 4 + 4 * sizeof(void *);
+    return queue_bytes(page_bytes, state_bytes) + STORE_ITEMS * sizeof(struct store_item) + PACKERS + records * each;
+}
+
 static int open_parts(struct store *s, const struct store_options *o, struct calla_error *err) {
-    size_t two_states = 2 * (s->shape.state_bytes + s->shape.page_bytes + 64), queue = two_states > LEAST_QUEUE ? two_states : LEAST_QUEUE;
     int rc = store_dir_open(&s->dir, o->dir, err);
     if (!rc) rc = store_packer_open(&s->reader, err);
     if (!rc) rc = store_packer_open(&s->writer, err);
     if (!rc && (!(s->path = mem_strdup(o->dir)) || store_index_open(&s->index) != 0 ||
-                store_queue_open(&s->queue, o->queue_bytes ? o->queue_bytes : queue) != 0))
+                store_queue_open(&s->queue, o->queue_bytes ? o->queue_bytes : queue_bytes(o->page_bytes, o->state_bytes)) != 0))
         rc = err_set(err, CALLA_E_MEMORY, "no memory for the disk cache");
     if (!rc) rc = look(s, err);
     return rc ? rc : store_writer_start(s, err);

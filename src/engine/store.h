@@ -19,6 +19,8 @@ struct store_options {
 };
 struct store;
 
+/* Host memory that a store takes at most, its list of a full folder included. */
+uint64_t store_memory(uint64_t budget, size_t page_bytes, size_t state_bytes);
 /* Opens the folder and lists what is in it. CALLA_E_BUSY: another engine has it open. On an error *out is untouched. */
 int store_open(struct store **out, const struct store_options *options, struct calla_error *err);
 /* Writes what was taken, at once, then ends. NULL is allowed. The backing's functions must not be called any more. */
