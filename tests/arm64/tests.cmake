@@ -17,5 +17,19 @@ if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
     add_custom_target(arm64_kernels ALL DEPENDS test_kernels_arm64)
     add_test(NAME arm64/kernels_under_qemu COMMAND ${CALLA_QEMU_ARM64} -cpu max ${CMAKE_BINARY_DIR}/test_kernels_arm64)
     set_tests_properties(arm64/kernels_under_qemu PROPERTIES TIMEOUT 600)
+
+    set(mix_sources ${CMAKE_SOURCE_DIR}/tests/unit/backend/test_mix.c ${cpu}/mix_portable.c ${cpu}/isa.c ${cpu}/kernels_portable.c ${CMAKE_SOURCE_DIR}/src/base/error.c)
+    file(GLOB mix_headers CONFIGURE_DEPENDS ${cpu}/mix*.h)
+    add_custom_command(
+      OUTPUT test_mix_arm64
+      COMMAND ${CALLA_ARM64_CC} ${arm64_flags} -march=armv8.2-a+dotprod -c ${cpu}/mix_neon.c -o ${CMAKE_BINARY_DIR}/mix_neon_arm64.o
+      COMMAND ${CALLA_ARM64_CC} ${arm64_flags} -static ${mix_sources} ${CMAKE_BINARY_DIR}/kernels_neon_arm64.o ${CMAKE_BINARY_DIR}/mix_neon_arm64.o -o ${CMAKE_BINARY_DIR}/test_mix_arm64 -lm
+      WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+      DEPENDS test_kernels_arm64 ${mix_sources} ${cpu}/mix_neon.c ${mix_headers} ${CMAKE_SOURCE_DIR}/tests/arm64/cmocka.h ${cpu}/cpu.h
+      VERBATIM)
+    add_custom_target(arm64_mix ALL DEPENDS test_mix_arm64)
+    add_dependencies(arm64_mix arm64_kernels)
+    add_test(NAME arm64/mix_under_qemu COMMAND ${CALLA_QEMU_ARM64} -cpu max ${CMAKE_BINARY_DIR}/test_mix_arm64)
+    set_tests_properties(arm64/mix_under_qemu PROPERTIES TIMEOUT 600)
   endif()
 endif()
