@@ -8,8 +8,11 @@
 #include <math.h>
 #include <string.h>
 
-#define HALF_LIFE  600.0 /* seconds after which a snapshot that nobody used is worth half */
-#define SUPERSEDED 0.125 /* of the worth of one that another continues: a conversation goes on at its end */
+/* What a snapshot is worth, besides the tokens it saves: half of it is gone after HALF_LIFE seconds without use; one that another continues
+ * counts for little, since a conversation goes on at its end; where several went on, each hit counts, up to PROVEN. */
+#define HALF_LIFE  600.0
+#define SUPERSEDED 0.125
+#define PROVEN     8
 
 /* ---- cuts ---- */
 
@@ -296,7 +299,8 @@ static double worth(int tokens, int blocks, double chance) {
 static double worth_of(const struct prefix *p, const struct snap *s) {
     int position = position_of(s);
     double chance = exp2((s->used - p->now) / HALF_LIFE);
-    if (!s->hits && superseded(s)) chance *= SUPERSEDED;
+    if (s->hits < 2 && superseded(s)) chance *= SUPERSEDED;
+    else if (s->hits > 1) chance *= s->hits < PROVEN ? s->hits : PROVEN;
     return worth(position - begin_before(s->node, s->tail, position), size_of(p, s), chance);
 }
 

@@ -201,16 +201,19 @@ int model_max_logits(const struct model *m) { return m->max_logits; }
 uint64_t model_state_bytes(const struct model *m) { return state_recurrent_bytes(&m->config) + state_conv_bytes(&m->config); }
 
 void model_identity(const struct model *m, void (*add)(void *ctx, const void *bytes, size_t n), void *ctx) {
-    enum { SAMPLES = 64, SAMPLE = 4096 };
+    enum { SAMPLE = 512 };
     add(ctx, m->ckpt.config_text, m->ckpt.config_size);
     for (size_t i = 0; i < m->ckpt.shard_count; i++) {
         const struct safetensors *st = &m->ckpt.shards[i];
-        uint64_t size = st->map.size, data = size - st->data_offset;
+        uint64_t size = st->map.size;
         add(ctx, &size, sizeof size);
         add(ctx, st->map.data, (size_t)st->data_offset);
-        for (uint64_t k = 0; k < SAMPLES && data; k++) {
-            uint64_t at = data > SAMPLE ? (data - SAMPLE) / SAMPLES * k : 0;
-            add(ctx, st->map.data + st->data_offset + at, (size_t)(data < SAMPLE ? data : SAMPLE));
+        for (size_t k = 0; k < st->count; k++) {
+            const struct st_tensor *t = &st->tensors[k];
+            uint64_t n = t->bytes < SAMPLE ? t->bytes : SAMPLE;
+            add(ctx, t->data, (size_t)n);
+            add(ctx, t->data + (t->bytes - n) / 2, (size_t)n);
+            add(ctx, t->data + (t->bytes - n), (size_t)n);
         }
     }
 }

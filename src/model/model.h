@@ -45,8 +45,8 @@ int model_chunk(const struct model *m);
 int model_max_seq(const struct model *m);
 uint64_t model_state_bytes(const struct model *m); /* one sequence: recurrent + convolution */
 uint64_t model_kv_bytes(const struct model *m);    /* one token */
-/* Hand out what tells this checkpoint from others, in a fixed order: config.json, and of each shard its size, its header, and samples of
- * its data. */
+/* Hand out what tells this checkpoint from others, in a fixed order: config.json, and of each shard its size, its header, and three samples
+ * of each tensor. */
 void model_identity(const struct model *m, void (*add)(void *ctx, const void *bytes, size_t n), void *ctx);
 
 /* Sequences come from a fixed set; NULL-free: CALLA_E_BUDGET when all are in use. A fresh sequence is at position 0 with zero state. */

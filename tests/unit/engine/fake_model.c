@@ -60,6 +60,7 @@ static struct {
     int max_position, stop;
     bool sick;                     /* states are not finite: no snapshot can be taken */
     _Atomic bool no_device_choice; /* a pass with slots is an error */
+    bool mixes;                    /* pages of one decoded history under the state of another are all right */
     bool marked;                   /* prompts have marks: they may be cut off the grid */
 } fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .max_position = 100000, .stop = -1};
 
@@ -331,7 +332,7 @@ int sequence_adopt(struct model *m, struct sequence *q, const int32_t *pages, in
         page_hold(m, pages[i]);
         q->pages[q->n_pages++] = pages[i];
     }
-    if (fake_below(m, pages, n_full) != s->below) fake_broken("pages and state are of different histories");
+    if (fake_below(m, pages, n_full) != s->below && !fake.mixes) fake_broken("pages and state are of different histories");
     if (s->tail >= 0) {
         q->pages[q->n_pages] = fake_take(m);
         m->held[q->pages[q->n_pages]] = s->on_tail;
