@@ -83,7 +83,7 @@ static void answer(struct calla_engine *e, int32_t vocab, int i, uint64_t salt) 
     if (write(1, line, (size_t)at) != at) die("cannot write an answer");
 }
 
-static int child(const char *model, const char *dir, uint64_t seed, uint64_t salt) {
+static int child(const char *model, const char *dir, uint64_t seed, uint64_t salt, bool wide) {
     struct calla_engine *e;
     struct calla_model_info info;
     struct calla_error err = {0};
@@ -95,7 +95,8 @@ static int child(const char *model, const char *dir, uint64_t seed, uint64_t sal
                               .cache_interval = 64,
                               .cache_bytes = cold ? CALLA_CACHE_OFF : CACHE_BYTES,
                               .cache_dir = cold ? NULL : dir,
-                              .cache_disk_bytes = DISK_BYTES};
+                              .cache_disk_bytes = wide ? 0 : DISK_BYTES,
+                              .cache_disk_rate = 8u << 20 /* slow enough that something is being written most of the time */};
     if (calla_engine_open(&e, &o, &err)) die(err.message);
     calla_engine_info(e, &info);
     for (int j = 0; j < (cold ? PROMPTS : REQUESTS); j++)
@@ -144,9 +145,9 @@ static void read_answers(int fd, struct run *r, const struct run *cold) {
     }
 }
 
-/* after: seconds until it is killed; negative: it is not. */
+/* after: seconds until it is killed; negative: it is not. room: on disk, for everything. */
 static void start(struct run *r, const char *self, const char *model, const char *dir, uint64_t seed, uint64_t salt, double after,
-                  const struct run *cold) {
+                  bool room, const struct run *cold) {
     char seed_text[32], salt_text[32];
     int ends[2];
     memset(r, 0, sizeof *r);
@@ -160,7 +161,7 @@ static void start(struct run *r, const char *self, const char *model, const char
         dup2(ends[1], 1);
         close(ends[0]);
         close(ends[1]);
-        execl(self, self, "--child", model, dir, seed_text, salt_text, (char *)NULL);
+        execl(self, self, room ? "--child-with-room" : "--child", model, dir, seed_text, salt_text, (char *)NULL);
         _exit(127);
     }
     close(ends[1]);
@@ -181,14 +182,16 @@ static void start(struct run *r, const char *self, const char *model, const char
     }
 }
 
-/* Bytes in the folder; with `remove` it is emptied. */
-static uint64_t folder(const char *dir, bool remove) {
+/* Bytes in the folder, and how many half written files; with `remove` it is emptied. */
+static uint64_t folder(const char *dir, bool remove, int *half) {
     uint64_t sum = 0;
     DIR *d = opendir(dir);
     for (struct dirent *e; d && (e = readdir(d));) {
         struct stat st;
         if (e->d_name[0] == '.' || fstatat(dirfd(d), e->d_name, &st, 0) != 0) continue;
         sum += (uint64_t)st.st_size;
+        size_t n = strlen(e->d_name);
+        if (half && n > 4 && !strcmp(e->d_name + n - 4, ".tmp")) ++*half;
         if (remove) unlinkat(dirfd(d), e->d_name, 0);
     }
     if (d) closedir(d);
@@ -196,33 +199,37 @@ static uint64_t folder(const char *dir, bool remove) {
 }
 
 int main(int argc, char **argv) {
-    if (argc == 6 && !strcmp(argv[1], "--child")) return child(argv[2], argv[3], strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
+    if (argc == 6 && !strcmp(argv[1], "--child"))
+        return child(argv[2], argv[3], strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10), false);
+    if (argc == 6 && !strcmp(argv[1], "--child-with-room"))
+        return child(argv[2], argv[3], strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10), true);
     if (argc < 3) die("usage: kill_store MODEL ROUNDS [SEED]");
-    int rounds = atoi(argv[2]), killed = 0, answers = 0;
+    int rounds = atoi(argv[2]), killed = 0, answers = 0, half = 0;
     uint64_t seed = argc > 3 ? strtoull(argv[3], NULL, 10) : (uint64_t)time(NULL);
     char dir[] = "kill_store_XXXXXX";
     static struct run cold, run, warm;
     printf("seed %llu\n", (unsigned long long)seed);
     if (!mkdtemp(dir)) die("no folder for the cache");
-    start(&cold, argv[0], argv[1], "", 0, 0, -1, NULL);
+    start(&cold, argv[0], argv[1], "", 0, 0, -1, false, NULL);
     if (cold.answers != PROMPTS) die("the run without a cache did not answer everything");
-    start(&run, argv[0], argv[1], dir, seed, 1, -1, &cold);
+    start(&run, argv[0], argv[1], dir, seed, 1, -1, false, &cold);
     double whole = run.seconds;
     for (int i = 0; i < rounds; i++) {
         uint64_t salt = i % 2 ? 1 : (uint64_t)i + 2;
-        start(&run, argv[0], argv[1], dir, seed + (uint64_t)i, salt, 1.1 * whole * num_uniform(seed, (uint64_t)i), &cold);
+        start(&run, argv[0], argv[1], dir, seed + (uint64_t)i, salt, 1.1 * whole * num_uniform(seed, (uint64_t)i), false, &cold);
         killed += WIFSIGNALED(run.status);
         answers += run.answers;
-        if (folder(dir, false) > DISK_BYTES) die("more on disk than the budget allows");
+        if (folder(dir, false, &half) > DISK_BYTES) die("more on disk than the budget allows");
     }
-    /* and after all that, what one run leaves the next one finds */
-    start(&run, argv[0], argv[1], dir, seed, 7777777, -1, &cold);
-    start(&warm, argv[0], argv[1], dir, seed, 7777777, -1, &cold);
-    folder(dir, true);
+    /* and after all that, what one run leaves the next one finds, given the room */
+    start(&run, argv[0], argv[1], dir, seed, 7777777, -1, true, &cold);
+    start(&warm, argv[0], argv[1], dir, seed, 7777777, -1, true, &cold);
+    folder(dir, true, NULL);
     if (rmdir(dir) != 0) die("the folder holds something that is not the cache's");
-    printf("%d of %d runs killed, %d answers right; %zu ids cached before a restart, %zu after it\n", killed, rounds, answers, run.cached,
-           warm.cached);
+    printf("%d of %d runs killed, %d of them within a write, %d answers right; %zu ids cached before a restart, %zu after it\n", killed,
+           rounds, half, answers, run.cached, warm.cached);
     if (run.answers != REQUESTS || warm.answers != REQUESTS) die("a run that was not killed did not answer everything");
+    if (rounds >= 100 && half < 10) die("hardly any run was killed within a write: nothing has been shown");
     if (warm.cached <= run.cached) die("a restarted engine did not find what was on disk");
     return 0;
 }
