@@ -74,8 +74,9 @@ struct calla_plan {
     uint64_t kv;             /* KV pages, all sequences at max_seq */
     uint64_t cache;          /* blocks of the prefix cache and its tables */
     uint64_t scratch;        /* activations, logits */
+    uint64_t idle;           /* of scratch: never touched unless the log probabilities of prompts are asked for */
     uint64_t text;           /* room kept for tokenizer and requests */
-    uint64_t total;          /* all but weights_mapped */
+    uint64_t total;          /* all but weights_mapped; idle is within scratch */
 };
 struct calla_model_info {
     char name[128]; /* last part of the folder's name */

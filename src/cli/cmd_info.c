@@ -1,4 +1,5 @@
 /* cli/cmd_info.c - `calla info` and `calla verify`: what a checkpoint holds, and whether it is whole. */
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -15,7 +16,16 @@ static int inspect(const struct common *common, int parallel, struct calla_model
     return calla_inspect(&o, info, err);
 }
 
-static void print_text(const struct calla_model_info *i) {
+/* Anonymous memory once every sequence has used `context` tokens: what the system reports as RssAnon. Planned memory is touched only when
+ * it is used, so this leaves out the pages of KV that lie beyond, and the prefix cache, which fills as prompts come. What tokenizer and
+ * process take is not estimated but measured, on this process, which has opened the same files. */
+static uint64_t resident(const struct calla_model_info *i, int context, uint64_t process) {
+    const struct calla_plan *p = &i->plan;
+    const uint64_t page = 64, used = ((uint64_t)context + page - 1) / page * page;
+    return process + p->weights_copied + p->state + p->scratch - p->idle + used * i->kv_bytes * (uint64_t)i->parallel;
+}
+
+static void print_text(const struct calla_model_info *i, int context, uint64_t in_use) {
     char a[32];
     printf("model            %s\n", i->name);
     printf("dimensions       hidden %d, %d layers (%d attention, %d gated deltanet), vocabulary %d, %d experts, %d used\n", i->hidden,
@@ -29,16 +39,19 @@ static void print_text(const struct calla_model_info *i) {
     printf("positions        %d declared by the checkpoint, %d planned\n", i->max_position, i->max_seq);
     printf("runs on          %s (%s), %d threads, %s\n", i->backend, i->isa, i->threads,
            i->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types");
-    printf("memory           %s for %d sequence%s of %d tokens, besides the file's own pages\n", human_bytes(i->plan.total, a), i->parallel,
-           i->parallel == 1 ? "" : "s", i->max_seq);
+    printf("memory           at most %s for %d sequence%s of %d tokens, besides the file's own pages\n", human_bytes(i->plan.total, a),
+           i->parallel, i->parallel == 1 ? "" : "s", i->max_seq);
     printf("  KV cache       %s\n", human_bytes(i->plan.kv, a));
+    printf("  prefix cache   %s\n", human_bytes(i->plan.cache, a));
     printf("  state          %s\n", human_bytes(i->plan.state, a));
     printf("  scratch        %s\n", human_bytes(i->plan.scratch, a));
     printf("  weight copies  %s\n", human_bytes(i->plan.weights_copied, a));
     printf("  text, requests %s\n", human_bytes(i->plan.text, a));
+    printf("resident         %s with %d tokens of context in use, and what the prefix cache holds by then\n", human_bytes(in_use, a),
+           context);
 }
 
-static void print_json(const struct calla_model_info *i) {
+static void print_json(const struct calla_model_info *i, int context, uint64_t in_use) {
     struct str s = {0};
     str_puts(&s, "{\"name\":");
     json_write_string(&s, i->name, strlen(i->name));
@@ -57,10 +70,13 @@ static void print_json(const struct calla_model_info *i) {
                i->max_seq, i->parallel, i->threads, i->backend, i->isa);
     const struct calla_plan *p = &i->plan;
     str_printf(&s,
-               ",\"plan\":{\"weights_mapped\":%llu,\"weights_copied\":%llu,\"state\":%llu,\"kv\":%llu,\"scratch\":%llu,\"text\":%llu,"
-               "\"total\":%llu}}",
+               ",\"plan\":{\"weights_mapped\":%llu,\"weights_copied\":%llu,\"state\":%llu,\"kv\":%llu,\"cache\":%llu,\"scratch\":%llu,"
+               "\"text\":%llu,"
+               "\"idle\":%llu,\"total\":%llu}",
                (unsigned long long)p->weights_mapped, (unsigned long long)p->weights_copied, (unsigned long long)p->state,
-               (unsigned long long)p->kv, (unsigned long long)p->scratch, (unsigned long long)p->text, (unsigned long long)p->total);
+               (unsigned long long)p->kv, (unsigned long long)p->cache, (unsigned long long)p->scratch, (unsigned long long)p->text,
+               (unsigned long long)p->idle, (unsigned long long)p->total);
+    str_printf(&s, ",\"context\":%d,\"resident\":%llu}", context, (unsigned long long)in_use);
     if (!s.failed) puts(s.data);
     str_free(&s);
 }
@@ -71,19 +87,32 @@ static int run_info(const struct command *self, int argc, char **argv, struct ca
     struct option shared[COMMON_OPTIONS];
     common_options(&common, shared);
     bool json = false;
-    struct option own[] = {{OPTION_FLAG, "json", &json, "", "as JSON", 0, 0}};
-    const struct option_table tables[] = {{own, 1}, {shared, COMMON_OPTIONS}};
+    int context = 0;
+    struct option own[] = {
+        {OPTION_FLAG, "json", &json, "", "as JSON", 0, 0},
+        {OPTION_INT, "context", &context, "N", "tokens of context in use in each sequence, for the resident memory (0: --max-seq)", 0,
+         1 << 20},
+    };
+    const struct option_table tables[] = {{own, 2}, {shared, COMMON_OPTIONS}};
     char **rest, *dir = NULL;
     int n_rest, code = options_parse(self, tables, 2, argc, argv, &rest, &n_rest, err);
     if (code) return code;
     if (n_rest > 1) return err_set(err, CALLA_E_USAGE, "one folder at a time");
     if (n_rest) common.model = rest[0];
     struct calla_model_info info;
+    struct calla_tokenizer *tok = NULL;
     code = inspect(&common, 1, &info, &dir, err);
+    if (!code && context > info.max_seq)
+        code = err_set(err, CALLA_E_USAGE, "--context %d: sequences have %d tokens (--max-seq)", context, info.max_seq);
+    if (!code && (code = calla_tokenizer_open(&tok, dir, err)) == CALLA_E_NOT_FOUND) code = 0; /* weights alone can be described, too */
     if (!code) {
-        if (json) print_json(&info);
-        else print_text(&info);
+        uint64_t process = memory_resident_anon(), in_use;
+        if (!context) context = info.max_seq;
+        in_use = resident(&info, context, process ? process : info.plan.text);
+        if (json) print_json(&info, context, in_use);
+        else print_text(&info, context, in_use);
     }
+    calla_tokenizer_close(tok);
     mem_free(dir);
     return code;
 }

@@ -80,6 +80,7 @@ static struct calla_plan plan_of(const struct calla_options *o, const struct mod
         .kv = p.kv,
         .cache = p.cache,
         .scratch = p.scratch,
+        .idle = p.idle,
         .text = TEXT_ROOM + ids,
         .total = p.weights_copied + p.state + p.kv + p.cache + p.scratch + TEXT_ROOM + ids,
     };

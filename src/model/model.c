@@ -79,6 +79,8 @@ static void make_plan(struct model *m) {
     p->cache = state_block_bytes(c, m->info.kv_bytes) * (uint64_t)m->cache_blocks;
     p->scratch = scratch_bytes(c, m->info.activation_bytes, m->max_rows, m->max_logits) + model_logits_bytes(m) +
                  be_ops(m->be)->workspace_bytes(m->be, &dims);
+    p->idle =
+        2 * (uint64_t)(m->max_logits - m->max_sequences) * (uint64_t)c->vocab * sizeof(float); /* the back end's rows and the copies */
     p->total = p->weights_copied + p->state + p->kv + p->cache + p->scratch;
 }
 

@@ -22,10 +22,10 @@ struct model_options {
     void (*progress)(void *, uint64_t, uint64_t);
     void *ctx;
 };
-/* kv: the pages of sequences; cache: further blocks of the same pool. total: all but weights_mapped, whose pages the system may drop and
- * read again. */
+/* kv: the pages of sequences; cache: further blocks of the same pool. idle: what of scratch is never touched unless the log probabilities
+ * of prompts are asked for. total: all but weights_mapped, whose pages the system may drop and read again. */
 struct model_plan {
-    uint64_t weights_mapped, weights_copied, state, kv, cache, scratch, total;
+    uint64_t weights_mapped, weights_copied, state, kv, cache, scratch, idle, total;
 };
 
 struct model;    /* fields in model_private.h, for the room and its tests */

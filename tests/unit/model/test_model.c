@@ -64,6 +64,7 @@ static void plan(void **state) {
     assert_true(p.kv == 3 * 256 * model_kv_bytes(m));
     assert_true(p.weights_mapped == model_weights(m)->text_bytes);
     assert_true(p.total == p.weights_copied + p.state + p.kv + p.cache + p.scratch);
+    assert_true(p.idle == 2 * (64 - 3) * (uint64_t)c->vocab * 4 && p.idle < p.scratch); /* rows of logits, and their copies */
     assert_int_equal(model_max_rows(m), model_chunk(m) + 3);
     assert_int_equal(model_max_logits(m), 64);
     assert_int_equal(model_max_seq(m), 256);
