@@ -23,20 +23,15 @@ void wire_answer_free(struct answer *a, bool gone) {
 
 static int start(struct answer *a, struct slice body, struct calla_error *err) {
     struct server *s = a->server;
-    int32_t vocab = calla_tokenizer_size(s->tokenizer);
-    int rc;
-    if (s->info.vocab > 0 && s->info.vocab < vocab) vocab = s->info.vocab;
-    if (a->is_chat) {
-        a->options = &a->chat.options;
-        a->chat.chat.no_thinking = s->options.no_thinking;
-        rc = openai_read_chat(&a->chat, body, &s->sampling, vocab, err);
-        if (rc == 0) rc = completion_chat(&a->completion, s, &a->chat, err);
-    } else {
-        a->options = &a->text.options;
-        rc = openai_read_text(&a->text, body, &s->sampling, vocab, err);
-        if (rc == 0) rc = completion_text(&a->completion, s, &a->text, err);
-    }
+    struct openai_options *options = a->is_chat ? &a->chat.options : &a->text.options;
+    int rc = a->is_chat ? completion_read_chat(s, &a->chat, body, err) : completion_read_text(s, &a->text, body, err);
     if (rc) return rc;
+    a->options = options;
+    if (!options->client) options->client = a->exchange->client;
+    rc = a->is_chat ? completion_chat(&a->completion, s, &a->chat, err) : completion_text(&a->completion, s, &a->text, err);
+    if (rc) return rc;
+    text_request_submitted(&a->text); /* it may have to wait: what it needs no more goes now */
+    http_release_body(a->exchange);
     a->model = a->options->model.n ? a->options->model : slice_of(s->options.model_name);
     int n = completion_choices(a->completion);
     a->choices = mem_calloc((size_t)n, sizeof *a->choices);

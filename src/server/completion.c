@@ -6,7 +6,6 @@
  */
 #include "server/completion.h"
 #include "base/clock.h"
-#include "server/cutoff.h"
 #include "server/names.h"
 #include <string.h>
 
@@ -17,8 +16,7 @@ struct choice {
     const struct calla_ids *prompt;
     struct calla_ids ids; /* generated; kept for chat only, to resume from */
     struct calla_detok detok;
-    struct calla_parser *parser; /* chat */
-    struct cutoff cutoff;        /* text */
+    struct calla_parser *parser;
     size_t generated, reasoning, cached;
     int resumed;
     bool opened, first, done, stopped /* by a stop string or the only call allowed */;
@@ -38,19 +36,52 @@ struct completion {
     uint64_t submitted;
     bool failed;
     char *text;
-    size_t text_cap;  /* the detokeniser's */
-    struct str clean; /* text choices: what passed the stop strings */
+    size_t text_cap; /* the detokeniser's */
     /* during a step */
     const struct completion_sink *sink;
     struct choice *now;
 };
 
+/* ---- reading ---- */
+
+/* Ids that the model knows. */
+static int32_t vocab_of(const struct server *s) {
+    int32_t vocab = calla_tokenizer_size(s->tokenizer);
+    return s->info.vocab > 0 && s->info.vocab < vocab ? s->info.vocab : vocab;
+}
+
+int completion_read_chat(struct server *s, struct chat_request *r, struct slice body, struct calla_error *err) {
+    r->chat.no_thinking = s->options.no_thinking;
+    return openai_read_chat(r, body, &s->sampling, vocab_of(s), err);
+}
+
+int completion_read_text(struct server *s, struct text_request *r, struct slice body, struct calla_error *err) {
+    return openai_read_text(r, body, &s->sampling, vocab_of(s), err);
+}
+
+int completion_prompt(struct server *s, const struct chat_request *r, struct calla_prompt **prompt, struct calla_ids *ids,
+                      struct calla_error *err) {
+    int rc = calla_chat_render(r->messages.p, r->messages.n, r->tools.n ? r->tools.p : NULL, r->tools.n, &r->chat, prompt, err);
+    return rc ? rc : calla_prompt_encode_known(*prompt, s->tokenizer, s->history, r->options.salt, ids, NULL, err);
+}
+
 /* ---- opening ---- */
+
+/* All places at which the prompt is cut, whatever of it is cached; the caller's. */
+static int find_marks(const struct completion *c, const int32_t *ids, size_t n, size_t **marks, size_t *n_marks, struct calla_error *err) {
+    int32_t turn = calla_token_id(c->server->tokenizer, "<|im_start|>");
+    size_t most = 0;
+    for (size_t i = 0; i < n; i++) most += ids[i] == turn;
+    *marks = mem_array(most ? most : 1, sizeof **marks);
+    if (!*marks) return err_set(err, CALLA_E_MEMORY, "completion: out of memory");
+    *n_marks = calla_prompt_marks(c->server->tokenizer, ids, n, *marks, most);
+    return 0;
+}
 
 static int submit(struct completion *c, struct choice *choice, const int32_t *ids, size_t n, int limit, int seed_step,
                   struct calla_error *err) {
     struct calla_params params = calla_params_defaults();
-    size_t n_stops;
+    size_t n_stops, *marks = NULL;
     params.prompt = ids;
     params.n_prompt = n;
     params.max_tokens = limit;
@@ -59,11 +90,17 @@ static int submit(struct completion *c, struct choice *choice, const int32_t *id
     params.sampling = c->options->sampling;
     params.sampling.seed += (uint64_t)seed_step; /* several answers of one seed differ, and each is reproducible */
     params.top = c->options->top;
+    params.salt = c->options->salt;
+    params.client = c->options->client;
     if (c->names.n && choice->resumed == 0) {
         params.mask = names_mask;
         params.hook_ctx = &c->names;
     }
-    return calla_submit(c->server->engine, &params, &choice->request, err);
+    int rc = find_marks(c, ids, n, &marks, &params.n_marks, err);
+    params.marks = marks;
+    if (rc == 0) rc = calla_submit(c->server->engine, &params, &choice->request, err);
+    mem_free(marks);
+    return rc;
 }
 
 static int room_for(const struct completion *c, size_t n_prompt, int *limit, struct calla_error *err) {
@@ -77,21 +114,26 @@ static int room_for(const struct completion *c, size_t n_prompt, int *limit, str
     return 0;
 }
 
+/* The choices differ in what is generated only, so they share what the parser makes of the request. */
+static int open_parser(const struct completion *c, struct choice *choice, struct calla_error *err) {
+    if (choice != c->choices) return calla_parser_open_like(&choice->parser, c->choices[0].parser, err);
+    struct calla_parser_options options = calla_parser_defaults();
+    if (c->chat) {
+        options.thinking = calla_prompt_thinking(c->prompt);
+        options.tools = c->chat->tools.n ? c->chat->tools.p : NULL;
+        options.tools_n = c->chat->tools.n;
+    }
+    options.stop = c->options->stop;
+    options.n_stop = c->options->n_stop;
+    return calla_parser_open(&choice->parser, &options, err);
+}
+
 static int open_choice(struct completion *c, struct choice *choice, const struct calla_ids *prompt, int k, struct calla_error *err) {
     int limit = 0, rc = room_for(c, prompt->len, &limit, err);
     choice->prompt = prompt;
     choice->first = true;
     calla_detok_init(&choice->detok, c->server->tokenizer);
-    choice->cutoff = (struct cutoff){.stop = c->options->stop, .n = c->options->n_stop};
-    if (rc == 0 && c->chat) {
-        struct calla_parser_options options = calla_parser_defaults();
-        options.thinking = calla_prompt_thinking(c->prompt);
-        options.tools = c->chat->tools.n ? c->chat->tools.p : NULL;
-        options.tools_n = c->chat->tools.n;
-        options.stop = c->options->stop;
-        options.n_stop = c->options->n_stop;
-        rc = calla_parser_open(&choice->parser, &options, err);
-    }
+    if (rc == 0) rc = open_parser(c, choice, err);
     return rc ? rc : submit(c, choice, prompt->data, prompt->len, limit, k, err);
 }
 
@@ -122,11 +164,9 @@ int completion_chat(struct completion **out, struct server *server, const struct
     struct completion *c = new_completion(server, &r->options, 1);
     if (!c) return err_set(err, CALLA_E_MEMORY, "completion: out of memory");
     c->chat = r;
-    int rc = calla_chat_render(r->messages.p, r->messages.n, r->tools.n ? r->tools.p : NULL, r->tools.n, &r->chat, &c->prompt, err);
-    if (rc == 0) {
-        rc = calla_prompt_encode_known(c->prompt, server->tokenizer, server->history, c->options->salt, &c->prompts[0], NULL, err);
-    }
-    if (rc == 0 && r->chat.force_call && !*r->chat.force_call) rc = names_open(&c->names, server->tokenizer, r->names, r->n_names, err);
+    int rc = completion_prompt(server, r, &c->prompt, &c->prompts[0], err);
+    if (rc == 0 && r->chat.force_call && !*r->chat.force_call)
+        rc = names_open(&c->names, server->tokenizer, (const char *const *)r->functions.name, r->functions.n, err);
     if (rc == 0) rc = open_all(c, err);
     if (rc == 0) *out = c;
     else completion_free(c, false);
@@ -164,7 +204,7 @@ static int on_event(void *ctx, const struct calla_event *event) {
     if (!choice->opened && (event->kind == CALLA_EVENT_CONTENT || event->kind == CALLA_EVENT_REASONING))
         return 0; /* the client's own words */
     int rc = c->sink->event(c->sink->ctx, choice_index(c), event);
-    if (rc == 0 && event->kind == CALLA_EVENT_CALL_END && c->chat->one_call) {
+    if (rc == 0 && event->kind == CALLA_EVENT_CALL_END && c->chat && c->chat->one_call) {
         choice->stopped = true;
         return -1; /* nothing after the only call */
     }
@@ -174,17 +214,8 @@ static int on_event(void *ctx, const struct calla_event *event) {
 static int feed(struct completion *c, const char *text, size_t n, bool control) {
     struct choice *choice = c->now;
     if (n == 0 || choice->stopped) return 0;
-    if (choice->parser) {
-        int rc = calla_parser_feed(choice->parser, text, n, control, on_event, c);
-        return rc < 0 && choice->stopped ? 0 : rc;
-    }
-    str_clear(&c->clean);
-    cutoff_feed(&choice->cutoff, text, n, &c->clean);
-    choice->stopped = choice->cutoff.hit;
-    if (c->clean.failed) return CALLA_E_MEMORY;
-    if (c->clean.len == 0) return 0;
-    return c->sink->event(c->sink->ctx, choice_index(c),
-                          &(struct calla_event){.kind = CALLA_EVENT_CONTENT, .text = c->clean.data, .n = c->clean.len});
+    int rc = calla_parser_feed(choice->parser, text, n, control, on_event, c);
+    return rc < 0 && choice->stopped ? 0 : rc;
 }
 
 /* What the prompt began of the answer itself: a forced call for the parser, the prompt's text for echo. */
@@ -243,23 +274,15 @@ static int finish(struct completion *c, bool truncated) {
     struct metrics *m = &c->server->metrics;
     int rc = 0;
     if (!choice->stopped) rc = flush_detok(c);
-    if (rc == 0 && choice->parser && !choice->stopped) rc = calla_parser_finish(choice->parser, truncated, on_event, c);
+    if (rc == 0 && !choice->stopped) rc = calla_parser_finish(choice->parser, truncated, on_event, c);
     if (rc < 0 && choice->stopped) rc = 0;
-    if (rc == 0 && !choice->parser && !choice->stopped) {
-        str_clear(&c->clean);
-        cutoff_finish(&choice->cutoff, &c->clean);
-        if (c->clean.len) {
-            rc = c->sink->event(c->sink->ctx, choice_index(c),
-                                &(struct calla_event){.kind = CALLA_EVENT_CONTENT, .text = c->clean.data, .n = c->clean.len});
-        }
-    }
     if (choice->stopped) truncated = false; /* a stop string completed by the very last token */
-    bool calls = choice->parser && calla_parser_calls(choice->parser) > 0;
+    bool calls = calla_parser_calls(choice->parser) > 0;
     enum metrics_outcome outcome = truncated ? METRICS_LENGTH : calls ? METRICS_TOOL_CALLS : METRICS_STOP;
     static const char *const reasons[] = {[METRICS_STOP] = "stop", [METRICS_LENGTH] = "length", [METRICS_TOOL_CALLS] = "tool_calls"};
     if (rc == 0) rc = c->sink->finish(c->sink->ctx, choice_index(c), reasons[outcome]);
     choice->done = true;
-    if (rc == 0 && c->chat) {
+    if (rc == 0 && c->chat && c->options->sampling.n_bias == 0) { /* else the ids are the client's making: not for others to get */
         calla_history_add(c->server->history, c->prompt, c->server->tokenizer, choice->prompt->data, choice->prompt->len, choice->ids.data,
                           choice->ids.len, c->options->salt);
     }
@@ -280,7 +303,7 @@ static void let_go(struct choice *choice) {
     choice->request = NULL;
 }
 
-/* Go on after a quoted end-of-sequence id; *resumed false where there is no room left. */
+/* Go on after a quoted end-of-sequence id; *resumed false where there is no room left, in the context or in the queue. */
 static int resume(struct completion *c, bool *resumed, struct calla_error *err) {
     struct choice *choice = c->now;
     struct calla_ids all = {0};
@@ -296,7 +319,7 @@ static int resume(struct completion *c, bool *resumed, struct calla_error *err) 
     if (rc == 0) rc = submit(c, choice, all.data, all.len, limit, (int)(choice - c->choices) % c->options->n + choice->resumed, err);
     calla_ids_free(&all);
     *resumed = rc == 0;
-    return rc;
+    return rc == CALLA_E_BUSY ? 0 : rc; /* others fill the queue: what there is of the answer is better than none */
 }
 
 /* ---- a step ---- */
@@ -309,12 +332,12 @@ static int on_token(struct completion *c, const struct calla_token *token, struc
         choice->first = false;
         metrics_observe(&c->server->metrics.first_token, (double)(clock_ns() - c->submitted) / 1e9);
     }
-    if (choice->parser && calla_parser_in_reasoning(choice->parser)) choice->reasoning++;
+    if (calla_parser_in_reasoning(choice->parser)) choice->reasoning++;
     if (c->chat) rc = calla_ids_append(&choice->ids, &token->id, 1, err);
     if (rc) return rc;
     if (token->is_stop) {
         bool resumed = false;
-        bool quoted = choice->parser && (calla_parser_in_reasoning(choice->parser) || calla_parser_in_call(choice->parser));
+        bool quoted = calla_parser_in_reasoning(choice->parser) || calla_parser_in_call(choice->parser);
         if (quoted) rc = resume(c, &resumed, err);
         if (rc || !resumed) return rc ? rc : finish(c, false);
     }
@@ -385,7 +408,6 @@ void completion_free(struct completion *c, bool gone) {
         if (choice->request && !choice->done) atomic_fetch_add(&m->choices[gone ? METRICS_GONE : METRICS_ERROR], 1);
         let_go(choice);
         calla_parser_free(choice->parser);
-        cutoff_free(&choice->cutoff);
         calla_ids_free(&choice->ids);
     }
     if (c->choices) {
@@ -400,7 +422,6 @@ void completion_free(struct completion *c, bool gone) {
     mem_free(c->choices);
     names_close(&c->names);
     calla_prompt_free(c->prompt);
-    str_free(&c->clean);
     calla_free(c->text);
     mem_free(c);
 }

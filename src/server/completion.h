@@ -24,8 +24,15 @@ struct completion_usage {
 };
 struct completion;
 
-/* Render, encode and submit. The request is borrowed until completion_free. Errors are the client's (400), CALLA_E_TOO_LONG, CALLA_E_BUSY,
- * CALLA_E_CLOSED. */
+/* Read a request's body with this server's defaults. As openai_read_chat and openai_read_text. */
+int completion_read_chat(struct server *server, struct chat_request *request, struct slice body, struct calla_error *err);
+int completion_read_text(struct server *server, struct text_request *request, struct slice body, struct calla_error *err);
+/* Render and encode: exactly the ids that completion_chat submits. *prompt (set also by some failures) is the caller's to free. */
+int completion_prompt(struct server *server, const struct chat_request *request, struct calla_prompt **prompt, struct calla_ids *ids,
+                      struct calla_error *err);
+
+/* Render, encode and submit. The request is borrowed until completion_free, except what it needs only until here (openai.h). Errors are the
+ * client's (400), CALLA_E_TOO_LONG, CALLA_E_BUSY, CALLA_E_CLOSED. */
 int completion_chat(struct completion **out, struct server *server, const struct chat_request *request, struct calla_error *err);
 int completion_text(struct completion **out, struct server *server, const struct text_request *request, struct calla_error *err);
 

@@ -52,6 +52,16 @@ struct call {
     bool started;
 };
 
+static void free_body(struct server *s, struct call *call) {
+    atomic_fetch_sub(&s->body_bytes, call->body.len);
+    str_free(&call->body);
+}
+
+void http_release_body(struct http_exchange *x) {
+    x->body = (struct slice){0};
+    free_body(x->server, (struct call *)x); /* its first member */
+}
+
 /* ---- the peer ---- */
 
 enum http_peer http_look(struct http_exchange *x) {
@@ -285,7 +295,9 @@ static struct call *begin(struct server *s, struct MHD_Connection *c, const char
         mem_free(call);
         return NULL;
     }
-    call->x = (struct http_exchange){.server = s, .method = method, .path = path, .fd = info->connect_fd};
+    const union MHD_ConnectionInfo *peer = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    call->x = (struct http_exchange){
+        .server = s, .method = method, .path = path, .client = guard_client(peer ? peer->client_addr : NULL), .fd = info->connect_fd};
     pthread_mutex_lock(&s->lock);
     s->running++;
     pthread_mutex_unlock(&s->lock);
@@ -318,8 +330,7 @@ static enum MHD_Result at_body(struct server *s, struct MHD_Connection *c, struc
         http_error(&call->refusal, 503, "out_of_memory", "", "too many large requests at once; try again soon");
         if (call->body.failed) atomic_fetch_sub(&s->body_bytes, n);
     }
-    atomic_fetch_sub(&s->body_bytes, call->body.len);
-    str_free(&call->body);
+    free_body(s, call);
     return MHD_YES;
 }
 
@@ -349,8 +360,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context, en
     MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)s->options.idle_seconds);
     set_state(s, c, IDLE, (uint64_t)s->options.idle_seconds + (uint64_t)s->options.read_seconds);
     if (!call) return;
-    atomic_fetch_sub(&s->body_bytes, call->body.len);
-    str_free(&call->body);
+    free_body(s, call);
     str_free(&call->refusal.body);
     mem_free(call);
     pthread_mutex_lock(&s->lock);

@@ -1,5 +1,6 @@
 /* guard.c - see guard.h. */
 #include "server/guard.h"
+#include "base/num.h"
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdlib.h>
@@ -16,6 +17,21 @@ bool guard_is_loopback(const struct sockaddr *address) {
 bool guard_is_wildcard(const struct sockaddr *address) {
     if (address->sa_family == AF_INET) return ((const struct sockaddr_in *)address)->sin_addr.s_addr == htonl(INADDR_ANY);
     return address->sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+uint64_t guard_client(const struct sockaddr *address) {
+    unsigned char bytes[8] = {0};
+    uint64_t family = 0;
+    if (address && address->sa_family == AF_INET) {
+        family = 4;
+        memcpy(bytes, &((const struct sockaddr_in *)address)->sin_addr, 4);
+    } else if (address && address->sa_family == AF_INET6) {
+        const struct in6_addr *v6 = &((const struct sockaddr_in6 *)address)->sin6_addr;
+        bool mapped = IN6_IS_ADDR_V4MAPPED(v6);
+        family = mapped ? 4 : 6;
+        memcpy(bytes, mapped ? &v6->s6_addr[12] : v6->s6_addr, mapped ? 4 : 8);
+    }
+    return num_random(num_load64(bytes), family) | 1;
 }
 
 static bool same_address(const struct sockaddr *a, const struct sockaddr *b) {

@@ -4,6 +4,7 @@
 #define SERVER_GUARD_H
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/socket.h>
 
 struct guard_hosts {
@@ -16,6 +17,8 @@ struct guard_hosts {
 
 bool guard_is_loopback(const struct sockaddr *address);
 bool guard_is_wildcard(const struct sockaddr *address);
+/* A number for the machine at this address, whatever its port (of IPv6, for its network of 64 bits); never 0. NULL: one for all unknown. */
+uint64_t guard_client(const struct sockaddr *address);
 /* value: a Host header, "name[:port]" or "[v6][:port]". Loopback names and addresses always pass; the bound address, and on a wildcard any
  * address literal (rebinding needs a name) and the machine's own name; and what is configured. */
 bool guard_host(const struct guard_hosts *hosts, const char *value);

@@ -18,14 +18,18 @@ enum http_peer { HTTP_PEER_HERE, HTTP_PEER_GONE, HTTP_PEER_STOPPED /* the server
 struct http_exchange {
     struct server *server;
     const char *method, *path; /* borrowed */
-    struct slice body;
-    int fd;                /* the client's socket, only to be looked at */
-    uint64_t next_look_ns; /* http_look asks the system at most every HTTP_LOOK_MS */
+    struct slice body;         /* until http_release_body */
+    uint64_t client;           /* a number for the peer's address; not 0 */
+    int fd;                    /* the client's socket, only to be looked at */
+    uint64_t next_look_ns;     /* http_look asks the system at most every HTTP_LOOK_MS */
 };
 #define HTTP_LOOK_MS 50
 
 /* Whether somebody still waits for the answer. A client that closes or half-closes its side counts as gone. */
 enum http_peer http_look(struct http_exchange *x);
+
+/* The request's body is not needed any more: free it, so that a request that waits does not keep it. */
+void http_release_body(struct http_exchange *x);
 
 /* A body made while it is being sent. */
 struct http_stream {

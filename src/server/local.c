@@ -1,19 +1,26 @@
 /* local.c - what is answered on the connection's thread alone, never waiting for the engine: health, models, tokenize, detokenize, metrics.
  */
 #include "base/json.h"
+#include "server/completion.h"
 #include "server/fields.h"
 #include "server/route.h"
 #include "server/state.h"
 
-static bool ready(const struct server *s) { return atomic_load_explicit(&s->ready, memory_order_acquire); }
+/* The engine's figures; false, and all zero, while it loads. */
+static bool read_stats(struct server *s, struct calla_stats *stats) {
+    *stats = (struct calla_stats){0};
+    if (!atomic_load_explicit(&s->ready, memory_order_acquire)) return false;
+    calla_engine_stats(s->engine, stats);
+    return true;
+}
 
 void handle_health(struct http_exchange *x, struct http_reply *reply) {
     struct server *s = x->server;
-    struct calla_stats stats = {0};
+    struct calla_stats stats;
     const char *state = "ok";
-    if (ready(s)) calla_engine_stats(s->engine, &stats);
+    bool loaded = read_stats(s, &stats);
     if (atomic_load(&s->phase) != SERVER_SERVING) state = "stopping";
-    else if (!ready(s)) state = "loading";
+    else if (!loaded) state = "loading";
     else if (!stats.alive) state = "engine_dead";
     reply->status = state[0] == 'o' ? 200 : 503;
     reply->retry_after = reply->status == 503;
@@ -33,8 +40,8 @@ void handle_models(struct http_exchange *x, struct http_reply *reply) {
 void handle_metrics(struct http_exchange *x, struct http_reply *reply) {
     struct server *s = x->server;
     struct calla_stats stats;
-    if (ready(s)) calla_engine_stats(s->engine, &stats);
-    metrics_write(&s->metrics, ready(s) ? &stats : NULL, &reply->body);
+    bool loaded = read_stats(s, &stats);
+    metrics_write(&s->metrics, loaded ? &stats : NULL, &reply->body);
     reply->type = "text/plain; version=0.0.4; charset=utf-8";
     reply->status = 200;
 }
@@ -46,26 +53,28 @@ static int parse(struct http_exchange *x, struct arena *arena, struct json **roo
     return 0;
 }
 
-/* {"text" or "prompt", "special": read control tokens spelled in it} to {"tokens","count"}; {"messages","tools"?,...} is a chat to be
- * rendered first. */
-static int tokenize(struct server *s, const struct json *root, struct calla_ids *ids, struct calla_error *err) {
-    const struct json *messages = NULL;
+/* A chat's prompt, read as /v1/chat/completions reads it, so that the ids are those it would submit. */
+static int tokenize_chat(struct server *s, struct slice body, struct calla_ids *ids, struct calla_error *err) {
+    struct chat_request r = {0};
+    struct calla_prompt *prompt = NULL;
+    int rc = completion_read_chat(s, &r, body, err);
+    if (rc == 0) rc = completion_prompt(s, &r, &prompt, ids, err);
+    calla_prompt_free(prompt);
+    chat_request_free(&r);
+    return rc;
+}
+
+/* {"text" or "prompt", "special": read control tokens spelled in it} to {"tokens","count"}; without a text, a chat request. */
+static int tokenize(struct server *s, struct slice body, const struct json *root, struct calla_ids *ids, struct calla_error *err) {
     struct slice text = {NULL, 0};
     bool special = false;
     int rc;
     if ((rc = field_string(root, "", "text", &text, err)) != 0) return rc;
     if (!text.p && (rc = field_string(root, "", "prompt", &text, err)) != 0) return rc;
     if ((rc = field_bool(root, "", "special", &special, err)) != 0) return rc;
-    if ((rc = field_array(root, "", "messages", &messages, err)) != 0) return rc;
     if (text.p) return calla_encode(s->tokenizer, text.p, text.n, special, ids, err);
-    if (!messages) return field_fail(err, "", "text", "is missing");
-    const struct json *tools = NULL;
-    struct calla_prompt *prompt = NULL;
-    if ((rc = field_array(root, "", "tools", &tools, err)) != 0) return rc;
-    rc = calla_chat_render(messages->raw.p, messages->raw.n, tools ? tools->raw.p : NULL, tools ? tools->raw.n : 0, NULL, &prompt, err);
-    if (rc == 0) rc = calla_prompt_encode(prompt, s->tokenizer, ids, err);
-    calla_prompt_free(prompt);
-    return rc;
+    if (!field_get(root, "messages")) return field_fail(err, "", "text", "is missing");
+    return tokenize_chat(s, body, ids, err);
 }
 
 void handle_tokenize(struct http_exchange *x, struct http_reply *reply) {
@@ -74,7 +83,8 @@ void handle_tokenize(struct http_exchange *x, struct http_reply *reply) {
     struct calla_ids ids = {0};
     struct json *root;
     int rc = parse(x, &arena, &root, &err);
-    if (rc == 0) rc = tokenize(x->server, root, &ids, &err);
+    if (rc == 0) rc = tokenize(x->server, x->body, root, &ids, &err);
+    arena_free(&arena);
     if (rc) http_calla_error(reply, &err);
     else {
         str_printf(&reply->body, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", ids.len, x->server->info.max_seq);
@@ -83,7 +93,6 @@ void handle_tokenize(struct http_exchange *x, struct http_reply *reply) {
         reply->status = 200;
     }
     calla_ids_free(&ids);
-    arena_free(&arena);
 }
 
 static int detokenize(struct server *s, const struct json *root, struct str *out, struct calla_error *err) {

@@ -37,6 +37,27 @@ static void histogram(struct str *out, const char *name, const char *help, struc
     str_printf(out, "calla_%s_sum %.6f\ncalla_%s_count %llu\n", name, (double)atomic_load(&h->sum_us) / 1e6, name, total);
 }
 
+/* The prefix cache: blocks by use, positions, and how it serves. */
+static void write_cache(const struct calla_cache_stats *c, struct str *out) {
+    static const char *const uses[] = {"free", "running", "pages", "snapshots"};
+    const uint64_t blocks[] = {c->free, c->running, c->pages, c->snapshots};
+    number(out, "cache_block_bytes", "gauge", "Bytes of a block of the pool that sequences and the prefix cache share.",
+           (double)c->block_bytes);
+    head(out, "cache_blocks", "gauge", "Blocks of that pool by use.");
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
+        str_printf(out, "calla_cache_blocks{use=\"%s\"} %llu\n", uses[i], (unsigned long long)blocks[i]);
+    number(out, "cache_entries", "gauge", "Positions at which a prompt can begin.", (double)c->entries);
+    number(out, "cache_hits_total", "counter", "Prompts that began at a cached position.", (double)c->hits);
+    number(out, "cache_misses_total", "counter", "Prompts of which nothing was cached.", (double)c->misses);
+    number(out, "cache_prompt_tokens_total", "counter", "Prompt tokens that were not computed.", (double)c->cached_tokens);
+    number(out, "cache_stored_total", "counter", "Positions stored.", (double)c->stored);
+    number(out, "cache_evicted_total", "counter", "Positions given up for others.", (double)c->evicted);
+    number(out, "cache_declined_total", "counter", "Positions not stored, because what is there is worth more.", (double)c->declined);
+    number(out, "cache_loaded_total", "counter", "Positions that came from disk or a session.", (double)c->loaded);
+    number(out, "cache_disk_bytes", "gauge", "Bytes of the cache's files.", (double)c->disk_bytes);
+    number(out, "cache_disk_written_bytes_total", "counter", "Bytes written to the cache's files.", (double)c->disk_written);
+}
+
 void metrics_write(struct metrics *m, const struct calla_stats *stats, struct str *out) {
     head(out, "http_responses_total", "counter", "HTTP answers by class of status.");
     for (int i = 2; i < 6; i++)
@@ -61,4 +82,5 @@ void metrics_write(struct metrics *m, const struct calla_stats *stats, struct st
     number(out, "engine_steps_total", "counter", "Forward passes.", (double)stats->steps);
     number(out, "engine_prefill_seconds_total", "counter", "Time spent in prompt passes.", stats->prefill_seconds);
     number(out, "engine_decode_seconds_total", "counter", "Time spent in decode passes.", stats->decode_seconds);
+    write_cache(&stats->cache, out);
 }

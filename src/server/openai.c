@@ -47,7 +47,7 @@ static int read_bias(struct calla_sampling *s, const struct json *root, int32_t 
     for (const struct json *m = map->child; m; m = m->next, n++) {
         double x;
         int64_t id = 0;
-        bool digits = m->key.n > 0 && m->key.n <= 9;
+        bool digits = m->key.n > 0 && m->key.n <= 9 && (m->key.n == 1 || m->key.p[0] != '0'); /* one key for an id, no more */
         for (size_t i = 0; digits && i < m->key.n; i++) {
             digits = m->key.p[i] >= '0' && m->key.p[i] <= '9';
             id = id * 10 + (m->key.p[i] - '0');
@@ -73,19 +73,42 @@ static int read_stops(struct openai_options *o, const struct json *root, struct 
     for (size_t i = 0; i < count; i++, item = item->next) {
         if (item->type != JSON_STRING || item->string.n == 0) return field_fail(err, "", "stop", "must hold non-empty strings");
         if (memchr(item->string.p, 0, item->string.n)) return field_fail(err, "", "stop", "must not hold NUL characters");
-        stop[i] = item->string.p;
+        if (item->string.n > OPENAI_MAX_STRING)
+            return field_fail(err, "", "stop", "must hold strings of at most %d bytes", OPENAI_MAX_STRING);
+        if (!(stop[i] = arena_strndup(arena, item->string.p, item->string.n))) return no_memory(err);
     }
     o->stop = stop;
     o->n_stop = count;
     return 0;
 }
 
-/* 64 bits of a salt (FNV-1a, then a mixing step); none is 0. */
-static uint64_t salt_of(struct slice text) {
+/* 64 bits of a text, other ones for each use (FNV-1a, then a mixing step); 0 for an empty text only. */
+enum use { USE_SALT, USE_CLIENT };
+static uint64_t hash_of(struct slice text, enum use use) {
     uint64_t h = 0xCBF29CE484222325ull;
     if (!text.n) return 0;
     for (size_t i = 0; i < text.n; i++) h = (h ^ (unsigned char)text.p[i]) * 0x100000001B3ull;
-    return num_random(h, 0) | 1;
+    return num_random(h, use) | 1;
+}
+
+static int read_model(struct openai_options *o, const struct json *root, struct arena *arena, struct calla_error *err) {
+    struct slice name = {NULL, 0};
+    int rc = field_string(root, "", "model", &name, err);
+    if (rc || name.n == 0) return rc;
+    if (name.n > OPENAI_MAX_STRING) return field_fail(err, "", "model", "must be at most %d bytes long", OPENAI_MAX_STRING);
+    o->model = (struct slice){arena_strndup(arena, name.p, name.n), name.n}; /* echoed */
+    return o->model.p ? 0 : no_memory(err);
+}
+
+/* What says who asks and what is shared; of no effect on the answer. */
+static int read_origin(struct openai_options *o, const struct json *root, struct calla_error *err) {
+    struct slice user = {NULL, 0}, salt = {NULL, 0};
+    const struct json *object;
+    int rc = field_string(root, "", "user", &user, err);
+    if (rc == 0) rc = field_string(root, "", "cache_salt", &salt, err);
+    o->client = hash_of(user, USE_CLIENT);
+    o->salt = hash_of(salt, USE_SALT);
+    return rc ? rc : field_object(root, "", "metadata", &object, err); /* its type is checked so that a mistake is not silent */
 }
 
 static int read_shared(struct openai_options *o, const struct json *root, const struct calla_sampling *defaults, int32_t vocab,
@@ -94,7 +117,7 @@ static int read_shared(struct openai_options *o, const struct json *root, const 
     int rc;
     o->sampling = *defaults;
     o->top = -1;
-    if ((rc = field_string(root, "", "model", &o->model, err)) != 0) return rc;
+    if ((rc = read_model(o, root, arena, err)) != 0) return rc;
     if ((rc = field_bool(root, "", "stream", &o->stream, err)) != 0) return rc;
     const struct json *stream = NULL;
     if ((rc = field_object(root, "", "stream_options", &stream, err)) != 0) return rc;
@@ -105,14 +128,7 @@ static int read_shared(struct openai_options *o, const struct json *root, const 
     if ((rc = read_sampling(&o->sampling, root, err)) != 0) return rc;
     if ((rc = read_bias(&o->sampling, root, vocab, arena, err)) != 0) return rc;
     if ((rc = read_stops(o, root, arena, err)) != 0) return rc;
-    /* accepted, of no effect on the answer; their types are checked so that a mistake is not silent */
-    struct slice text;
-    const struct json *object;
-    if ((rc = field_string(root, "", "user", &text, err)) != 0) return rc;
-    text = (struct slice){0};
-    if ((rc = field_string(root, "", "cache_salt", &text, err)) != 0) return rc;
-    o->salt = salt_of(text);
-    return field_object(root, "", "metadata", &object, err);
+    return read_origin(o, root, err);
 }
 
 /* ---- chat ---- */
@@ -136,73 +152,12 @@ static int read_logprobs(struct openai_options *o, const struct json *root, stru
     return 0;
 }
 
-/* A name goes into the prompt's markup, so nothing that could end a tag. */
-static bool good_name(struct slice s) {
-    if (s.n == 0 || s.n > 128) return false;
-    for (size_t i = 0; i < s.n; i++) {
-        unsigned char c = (unsigned char)s.p[i];
-        if (c <= 0x20 || c == 0x7F || c == '<' || c == '>' || c == '"') return false;
-    }
-    return utf8_valid(s.p, s.n);
-}
-
-static int read_function(const struct json *tool, size_t i, struct slice *name, struct calla_error *err) {
-    char at[64];
-    const struct json *parameters = NULL;
-    struct slice text;
-    int rc;
-    snprintf(at, sizeof at, "tools[%zu].function", i);
-    const struct json *f = field_get(tool, "function");
-    if (!json_is(f, JSON_OBJECT)) return field_fail(err, at, "", "must be an object");
-    if ((rc = field_string(f, at, "name", name, err)) != 0) return rc;
-    if (!good_name(*name)) return field_fail(err, at, "name", "must be 1 to 128 characters without spaces, quotes or angle brackets");
-    if ((rc = field_string(f, at, "description", &text, err)) != 0) return rc;
-    return field_object(f, at, "parameters", &parameters, err);
-}
-
-/* Tools that would run on the client's side in a protocol of their own; those that a server would run are left out instead. */
-static bool foreign_tool(struct slice type) {
-    static const char *const types[] = {"custom", "local_shell", "shell", "apply_patch", "computer", "computer_use_preview"};
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
-        if (slice_is(type, types[i])) return true;
-    }
-    return false;
-}
-
 static int read_tools(struct chat_request *r, const struct json *root, struct calla_error *err) {
     const struct json *list = NULL;
     int rc = field_array(root, "", "tools", &list, err);
-    if (rc || !list || list->count == 0) return rc;
-    const char **names = arena_array(&r->arena, list->count, sizeof *names);
-    struct str kept = {0};
-    size_t i = 0, n = 0;
-    if (!names) return no_memory(err);
-    for (const struct json *tool = list->child; tool && rc == 0; tool = tool->next, i++) {
-        char at[48];
-        struct slice type = {"", 0}, name = {"", 0};
-        snprintf(at, sizeof at, "tools[%zu]", i);
-        if (tool->type != JSON_OBJECT) rc = field_fail(err, at, "", "must be an object");
-        else if ((rc = field_string(tool, at, "type", &type, err)) != 0) break;
-        else if (type.n == 0) rc = field_fail(err, at, "type", "is missing");
-        else if (foreign_tool(type)) rc = field_fail(err, at, "type", "\"%.*s\" is not supported; use \"function\"", (int)type.n, type.p);
-        else if (slice_is(type, "function") && (rc = read_function(tool, i, &name, err)) == 0) {
-            for (size_t k = 0; k < n; k++) {
-                if (slice_is(name, names[k])) rc = field_fail(err, at, "function.name", "is declared twice");
-            }
-            str_puts(&kept, n ? ", " : "[");
-            str_slice(&kept, tool->raw);
-            names[n++] = name.p;
-        }
-    }
-    str_putc(&kept, ']');
-    if (rc == 0 && n > 0) {
-        char *copy = kept.failed ? NULL : arena_strndup(&r->arena, kept.data, kept.len);
-        if (!copy) rc = no_memory(err);
-        r->tools = (struct slice){copy, kept.len};
-        r->names = names;
-        r->n_names = n;
-    }
-    str_free(&kept);
+    if (rc || !list) return rc;
+    rc = calla_functions_read(list->raw.p, list->raw.n, &r->functions, err);
+    if (rc == 0 && r->functions.n) r->tools = list->raw;
     return rc;
 }
 
@@ -214,9 +169,9 @@ static int read_named_choice(struct chat_request *r, const struct json *choice, 
     if (!slice_is(type, "function")) return field_fail(err, "tool_choice", "type", "must be \"function\"");
     if ((rc = field_object(choice, "tool_choice", "function", &function, err)) != 0) return rc;
     if (function && (rc = field_string(function, "tool_choice.function", "name", &name, err)) != 0) return rc;
-    for (size_t i = 0; i < r->n_names; i++) {
-        if (!slice_is(name, r->names[i])) continue;
-        r->chat.force_call = r->names[i];
+    for (size_t i = 0; i < r->functions.n; i++) {
+        if (!slice_is(name, r->functions.name[i])) continue;
+        r->chat.force_call = r->functions.name[i];
         return 0;
     }
     return field_fail(err, "tool_choice", "function.name", "names no function of tools");
@@ -234,12 +189,12 @@ static int read_tool_choice(struct chat_request *r, const struct json *root, str
     if (slice_is(v->string, "auto")) return 0;
     if (slice_is(v->string, "none")) {
         r->tools = (struct slice){NULL, 0};
-        r->n_names = 0;
+        calla_functions_free(&r->functions);
         return 0;
     }
     if (!slice_is(v->string, "required")) return field_fail(err, "", "tool_choice", "must be none, auto, required or a named function");
-    if (r->n_names == 0) return field_fail(err, "", "tool_choice", "is required, but tools declares no function");
-    r->chat.force_call = r->n_names == 1 ? r->names[0] : "";
+    if (r->functions.n == 0) return field_fail(err, "", "tool_choice", "is required, but tools declares no function");
+    r->chat.force_call = r->functions.n == 1 ? r->functions.name[0] : "";
     return 0;
 }
 
@@ -306,13 +261,11 @@ static int parse_object(struct arena *arena, struct slice body, struct json **ro
     return 0;
 }
 
-int openai_read_chat(struct chat_request *r, struct slice body, const struct calla_sampling *defaults, int32_t vocab,
+static int read_chat(struct chat_request *r, const struct json *root, const struct calla_sampling *defaults, int32_t vocab,
                      struct calla_error *err) {
-    struct json *root;
     const struct json *messages = NULL;
-    int rc = parse_object(&r->arena, body, &root, err);
+    int rc = field_array(root, "", "messages", &messages, err);
     if (rc) return rc;
-    if ((rc = field_array(root, "", "messages", &messages, err)) != 0) return rc;
     if (!messages || messages->count == 0) return field_fail(err, "", "messages", "must be a list of at least one message");
     r->messages = messages->raw;
     if ((rc = read_shared(&r->options, root, defaults, vocab, &r->arena, err)) != 0) return rc;
@@ -324,7 +277,20 @@ int openai_read_chat(struct chat_request *r, struct slice body, const struct cal
     return refuse_unsupported(root, err);
 }
 
-void chat_request_free(struct chat_request *r) { arena_free(&r->arena); }
+int openai_read_chat(struct chat_request *r, struct slice body, const struct calla_sampling *defaults, int32_t vocab,
+                     struct calla_error *err) {
+    struct arena tree = {0};
+    struct json *root;
+    int rc = parse_object(&tree, body, &root, err);
+    if (rc == 0) rc = read_chat(r, root, defaults, vocab, err);
+    arena_free(&tree);
+    return rc;
+}
+
+void chat_request_free(struct chat_request *r) {
+    calla_functions_free(&r->functions);
+    arena_free(&r->arena);
+}
 
 /* ---- text completions ---- */
 
@@ -352,13 +318,13 @@ static int read_prompts(struct text_request *r, const struct json *root, int32_t
     size_t count = one ? 1 : v->count;
     if (count > OPENAI_MAX_PROMPTS)
         return field_fail(err, "", "prompt", "has %zu prompts; at most %d are allowed", count, OPENAI_MAX_PROMPTS);
-    struct text_prompt *prompts = arena_array(&r->arena, count, sizeof *prompts);
+    struct text_prompt *prompts = arena_array(&r->tree, count, sizeof *prompts);
     if (!prompts) return no_memory(err);
     const struct json *item = one ? v : v->child;
     for (size_t i = 0; i < count; i++, item = item->next) {
         int rc = 0;
         if (item->type == JSON_STRING) prompts[i] = (struct text_prompt){.text = item->string};
-        else if (item->type == JSON_ARRAY && item->count > 0) rc = read_ids(&prompts[i], item, vocab, &r->arena, err);
+        else if (item->type == JSON_ARRAY && item->count > 0) rc = read_ids(&prompts[i], item, vocab, &r->tree, err);
         else rc = field_fail(err, "", "prompt", shape);
         if (rc) return rc;
     }
@@ -371,7 +337,7 @@ int openai_read_text(struct text_request *r, struct slice body, const struct cal
                      struct calla_error *err) {
     struct json *root;
     int64_t most = 16, top = -1, best = 0; /* 16: OpenAI's default for this endpoint */
-    int rc = parse_object(&r->arena, body, &root, err);
+    int rc = parse_object(&r->tree, body, &root, err);
     if (rc) return rc;
     if ((rc = read_prompts(r, root, vocab, err)) != 0) return rc;
     if ((rc = read_shared(&r->options, root, defaults, vocab, &r->arena, err)) != 0) return rc;
@@ -391,7 +357,16 @@ int openai_read_text(struct text_request *r, struct slice body, const struct cal
     return 0;
 }
 
-void text_request_free(struct text_request *r) { arena_free(&r->arena); }
+void text_request_submitted(struct text_request *r) {
+    r->prompts = NULL;
+    r->n_prompts = 0;
+    arena_free(&r->tree);
+}
+
+void text_request_free(struct text_request *r) {
+    arena_free(&r->tree);
+    arena_free(&r->arena);
+}
 
 /* ---- names ---- */
 

@@ -1,6 +1,8 @@
 /* openai.h - the requests of OpenAI's API as calla understands them: every known field read, checked and kept, or refused with its name.
  *
- * Unknown fields are ignored at all levels. All slices and pointers live as long as the request (its arena, and the body it was read from).
+ * Unknown fields are ignored at all levels. A request waits in the queue for as long as others take, so it keeps little: what is needed
+ * only until it has been submitted (messages, tools, prompts) is borrowed from the body or freed by then, and said so below; all else lives
+ * as long as the request.
  */
 #ifndef SERVER_OPENAI_H
 #define SERVER_OPENAI_H
@@ -11,6 +13,7 @@
 #define OPENAI_MAX_CHOICES 16
 #define OPENAI_MAX_STOPS   16
 #define OPENAI_MAX_PROMPTS 16
+#define OPENAI_MAX_STRING  1024 /* bytes of a stop string and of the model's name */
 
 /* What both endpoints share: how to generate, and how to answer. */
 struct openai_options {
@@ -22,18 +25,18 @@ struct openai_options {
     int top; /* -1: no log probabilities, else alternatives per token */
     const char *const *stop;
     size_t n_stop;
-    uint64_t salt;  /* of cache_salt: what one salt's prompts leave in the caches serves no other's */
+    uint64_t salt;   /* of cache_salt: what one salt's prompts leave in the caches serves no other's */
+    uint64_t client; /* of user: whose turn it is while several wait; 0: the request does not say */
 };
 
 struct chat_request {
     struct arena arena;
     struct openai_options options;
-    struct slice messages; /* raw JSON array */
-    struct slice tools;    /* JSON array of the function tools only; n 0: none, or tool_choice none */
-    const char *const *names;
-    size_t n_names;                 /* the functions of tools */
-    struct calla_chat_options chat; /* force_call: tool_choice; "" when any of several functions will do */
-    bool one_call;                  /* parallel_tool_calls false */
+    struct slice messages;            /* JSON array within the body */
+    struct slice tools;               /* the same; n 0: none that declares a function, or tool_choice none */
+    struct calla_functions functions; /* of tools */
+    struct calla_chat_options chat;   /* force_call: tool_choice, one of functions; "" when any of several will do */
+    bool one_call;                    /* parallel_tool_calls false */
 };
 
 struct text_prompt {
@@ -42,14 +45,14 @@ struct text_prompt {
     size_t n_ids;
 };
 struct text_request {
-    struct arena arena;
+    struct arena arena, tree; /* tree: the prompts */
     struct openai_options options;
-    const struct text_prompt *prompts;
+    const struct text_prompt *prompts; /* [n_prompts]; until text_request_submitted */
     size_t n_prompts;
     bool echo;
 };
 
-/* body: [n] bytes of JSON; must outlive the request. defaults: sampling where the client says nothing; so does what
+/* body: [n] bytes of JSON. defaults: sampling where the client says nothing; so does what
  * r->chat holds of thinking. vocab bounds logit_bias ids and
  * prompt ids. Errors are CALLA_E_INVALID (param names the field), CALLA_E_FORMAT (not JSON) and CALLA_E_MEMORY; free the request in either
  * case. */
@@ -57,6 +60,8 @@ int openai_read_chat(struct chat_request *r, struct slice body, const struct cal
                      struct calla_error *err);
 int openai_read_text(struct text_request *r, struct slice body, const struct calla_sampling *defaults, int32_t vocab,
                      struct calla_error *err);
+/* The prompts have been encoded and are not needed any more. */
+void text_request_submitted(struct text_request *r);
 void chat_request_free(struct chat_request *r);
 void text_request_free(struct text_request *r);
 

@@ -35,7 +35,7 @@ struct server;
 
 /* Bind, listen and serve. The options' strings are copied. engine and tokenizer: both, or both NULL while they load. CALLA_E_USAGE: an
  * address beyond loopback without a key; CALLA_E_IO: the address cannot be bound (it is never replaced by another). SIGPIPE is ignored from
- * here on, process-wide. */
+ * here on and large blocks of the C library's heap are given back when freed, process-wide. */
 int server_start(struct server **out, const struct server_options *options, struct calla_engine *engine,
                  const struct calla_tokenizer *tokenizer, struct calla_error *err);
 int server_port(const struct server *server);

@@ -7,6 +7,7 @@
  *   {"every_ms":5} wait before each id that follows                   {"hold":true} wait until cancelled
  *   {"fail":"why"} a device fault ends this request                   {"die":true} the engine dies
  *   {"seed":true} the request's seed in digits                        {"open":true} the answer ends here without a stop id
+ *   {"busy":1} the next so many submissions find the queue full
  * Without a name the answer is "ok". $CALLA_TRACE gets a line of JSON for each submission and each end. One thread plays all requests.
  */
 #include "base/clock.h"
@@ -23,7 +24,7 @@
 #include <string.h>
 #include <time.h>
 
-enum kind { ID, DELAY, HOLD, FAIL, DIE, OPEN };
+enum kind { ID, DELAY, HOLD, FAIL, DIE, BUSY, OPEN };
 struct item {
     enum kind kind;
     int32_t value;
@@ -58,7 +59,7 @@ struct calla_engine {
     struct calla_tokenizer *tok;
     struct calla_model_info info;
     struct calla_stats stats;
-    int queue;
+    int queue, refusals;
     bool closing;
     struct calla_request *requests;
     struct name *names;
@@ -122,6 +123,7 @@ static bool add_item(struct calla_request *r, const struct json *v) {
         item.kind = slice_is(field->key, "delay_ms") ? DELAY
                     : slice_is(field->key, "hold")   ? HOLD
                     : slice_is(field->key, "die")    ? DIE
+                    : slice_is(field->key, "busy")   ? BUSY
                     : slice_is(field->key, "fail")   ? FAIL
                                                      : OPEN;
         if (item.kind == FAIL) snprintf(item.why, sizeof item.why, "%s", field->string.p);
@@ -199,6 +201,11 @@ static void trace_submit(struct calla_request *r, struct slice prompt) {
                (double)s->temperature, s->top_k, (double)s->top_p, (double)s->min_p, (double)s->presence_penalty,
                (double)s->frequency_penalty, (double)s->repetition_penalty);
     for (size_t i = 0; i < s->n_bias; i++) str_printf(&line, "%s[%d,%g]", i ? "," : "", s->bias[i].id, (double)s->bias[i].bias);
+    str_puts(&line, "],\"marks\":[");
+    for (size_t i = 0; i < r->params.n_marks; i++) str_printf(&line, "%s%zu", i ? "," : "", r->params.marks[i]);
+    str_printf(&line, "],\"salt\":%llu,\"client\":%llu,\"ids\":[", (unsigned long long)r->params.salt,
+               (unsigned long long)r->params.client);
+    for (size_t i = 0; i < r->n_prompt; i++) str_printf(&line, "%s%d", i ? "," : "", (int)r->params.prompt[i]);
     str_puts(&line, "]}");
     trace(r->engine, &line);
 }
@@ -262,6 +269,7 @@ static void play(struct calla_request *r) {
         r->at++;
         if (item->kind == ID) push(r, item->value);
         else if (item->kind == DELAY) r->due_ns = (r->due_ns ? r->due_ns : now) + (uint64_t)item->value * 1000000u;
+        else if (item->kind == BUSY) r->engine->refusals = item->value;
         else if (item->kind == FAIL) end(r, CALLA_FINISH_ERROR, item->why);
         else if (item->kind == DIE) die(r->engine);
     }
@@ -324,6 +332,17 @@ int calla_engine_open(struct calla_engine **out, const struct calla_options *o, 
     e->info.parallel = setting("CALLA_PARALLEL", 64);
     e->queue = setting("CALLA_QUEUE", 64);
     e->stats.alive = true;
+    e->stats.cache = (struct calla_cache_stats){.block_bytes = 4096,
+                                                .blocks = 100,
+                                                .free = 40,
+                                                .running = 30,
+                                                .pages = 20,
+                                                .snapshots = 10,
+                                                .entries = 5,
+                                                .hits = 7,
+                                                .misses = 3,
+                                                .cached_tokens = 1234,
+                                                .disk_bytes = (uint64_t)1 << 33};
     const char *path = getenv("CALLA_TRACE");
     if (path) e->trace = fopen(path, "a");
     pthread_create(&e->thread, NULL, engine_thread, e);
@@ -368,7 +387,7 @@ int calla_submit(struct calla_engine *e, const struct calla_params *p, struct ca
     pthread_mutex_lock(&lock);
     int rc = 0;
     if (!e->stats.alive) rc = err_set(err, CALLA_E_CLOSED, "the engine is dead");
-    else if (e->stats.running + e->stats.waiting >= e->info.parallel + e->queue)
+    else if (e->refusals > 0 ? e->refusals-- : e->stats.running + e->stats.waiting >= e->info.parallel + e->queue)
         rc = err_set(err, CALLA_E_BUSY, "the queue is full: try again later");
     struct calla_request *r = rc ? NULL : calloc(1, sizeof *r);
     if (r) {

@@ -177,12 +177,22 @@ def test_stream_by_the_client(server):
     ("Is it so?", ["\n"], "Is it so?"),
     ("one STOP two", "STOP", "one "),
     ("a, b, c", ["c", "b"], "a, "),
+    ("abcd", ["bcd", "c"], "a"),
+    ("abce", ["bcd", "c"], "ab"),
     ("漢字テスト", ["字"], "漢"),
     ("held at the end: own fo", ["own fox"], "held at the end: own fo"),
 ])
 def test_stop_strings(server, text, stop, content):
     choices = server.both(server.script([{"text": text}]), stop=stop, **OFF)
     assert choices[0]["message"]["content"] == content and choices[0]["finish_reason"] == "stop"
+    answer = server.post({"prompt": server.script([{"text": text}]), "max_tokens": 100, "stop": stop}, "/v1/completions").json()  # the same rule
+    assert answer["choices"][0]["text"] == content and answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_stop_strings_of_several_choices(server):
+    mark = server.script([{"every_ms": 1}, {"text": "abcd STOP x"}], [{"every_ms": 2}, {"text": "abSTOPcd"}], [{"every_ms": 1}, {"text": "STO P"}])
+    choices = server.chat(mark, n=3, stop=["STOP", "never"], **OFF)["choices"]
+    assert [c["message"]["content"] for c in choices] == ["abcd ", "ab", "STO P"]
 
 
 def test_stop_string_only_in_content(server):
@@ -218,6 +228,63 @@ def test_end_of_sequence_in_reasoning_is_bounded(server):
     before = len(server.submitted())
     choices = server.chat(server.script([{"text": "never done"}]))["choices"]
     assert choices[0]["finish_reason"] == "stop" and len(server.submitted()) - before == 5
+
+
+def test_full_queue_ends_a_quoting_answer(server):
+    """Where the answer cannot go on, the client gets what there is."""
+    mark = server.script([{"text": "Their turns end with "}, {"busy": 1}])
+    answer = server.chat(mark)
+    assert answer["choices"][0]["message"]["reasoning_content"].strip() == "Their turns end with" and answer["choices"][0]["finish_reason"] == "stop"
+    chunks, _ = server.stream(mark)
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+# ---- the prefix cache ----
+
+def turns(server, ids):
+    """The places after each begin of an assistant's turn, by the text."""
+    begin = server.post({"text": "<|im_start|>assistant\n", "special": True}, "/v1/tokenize").json()["tokens"]
+    return [i + len(begin) for i in range(len(ids)) if ids[i:i + len(begin)] == begin]
+
+
+def test_marks_salt_and_client(server):
+    mark = server.script([{"text": "ok"}])
+    messages = [m for i in range(40) for m in ({"role": "user", "content": f"question {i}"}, {"role": "assistant", "content": f"answer {i}"})]
+    body = {"messages": messages + [{"role": "user", "content": mark}], **OFF}
+
+    def ask(path="/v1/chat/completions", **fields):
+        assert server.post({**(body if "chat" in path else {}), **fields}, path).status_code == 200
+        return server.submitted()[-1]
+
+    plain = ask()
+    assert plain["marks"] == turns(server, plain["ids"]) and len(plain["marks"]) == 41 and plain["salt"] == 0 and plain["client"] != 0
+    assert ask()["client"] == plain["client"] and ask(cache_salt="a")["salt"] not in (0, ask(cache_salt="b")["salt"])
+    assert ask(user="me")["client"] not in (plain["client"], ask(user="you")["client"]) and ask(user="me")["client"] == ask(user="me")["client"]
+    text = ask("/v1/completions", prompt="no turns " + mark)
+    assert text["marks"] == [] and text["client"] == plain["client"]
+    assert ask(n=2)["marks"] == plain["marks"] == server.submitted()[-2]["marks"]
+
+
+def test_marks_of_an_answer_that_goes_on(server):
+    parts = [{"text": "A turn ends with "}], [{"text": " so.\n</think>\n\nDone"}]
+    server.chat(server.script(*parts))
+    first, second = server.submitted()[-2:]
+    assert second["ids"][:len(first["ids"])] == first["ids"] and second["marks"] == first["marks"] == turns(server, second["ids"])
+
+
+def test_biased_answers_are_not_remembered(server):
+    """Their ids are the client's making; another one's prompt with the same text gets the tokenizer's."""
+    ids = [server.post({"text": letter}, "/v1/tokenize").json()["tokens"][0] for letter in "the weather"]
+    mark = server.script([{"ids": ids}])
+
+    def come_back(**fields):
+        first = [{"role": "user", "content": mark + json.dumps(fields)}]
+        assert server.post({"messages": first, **OFF, **fields}).json()["choices"][0]["message"]["content"] == "the weather"
+        body = {"messages": first + [{"role": "assistant", "content": "the weather"}, {"role": "user", "content": mark}], **OFF, "chat_template_kwargs": {"preserve_thinking": True}}
+        tokens = server.post(body, "/v1/tokenize").json()["tokens"]
+        return any(tokens[i:i + len(ids)] == ids for i in range(len(tokens)))
+
+    assert come_back() and not come_back(logit_bias={str(ids[0]): 100}) and come_back(logit_bias={})
 
 
 def test_usage_only_when_asked(server):

@@ -1,5 +1,8 @@
 """Every documented field: honoured, or refused by its name; and what is not a request at all."""
 import json
+import pathlib
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
@@ -18,13 +21,14 @@ REFUSED = [
     ("max_completion_tokens", 0, "max_completion_tokens"), ("temperature", -0.1, "temperature"), ("temperature", 2.1, "temperature"), ("temperature", "hot", "temperature"),
     ("top_p", 1.1, "top_p"), ("top_p", -1, "top_p"), ("top_k", -2, "top_k"), ("top_k", 0.5, "top_k"), ("min_p", 2, "min_p"),
     ("presence_penalty", 3, "presence_penalty"), ("frequency_penalty", -3, "frequency_penalty"), ("repetition_penalty", 0, "repetition_penalty"),
-    ("seed", 1.5, "seed"), ("seed", "x", "seed"), ("stop", "", "stop"), ("stop", [""], "stop"), ("stop", [1], "stop"), ("stop", ["a"] * 17, "stop"), ("stop", {}, "stop"),
+    ("seed", 1.5, "seed"), ("seed", "x", "seed"), ("stop", "", "stop"), ("stop", [""], "stop"), ("stop", [1], "stop"), ("stop", ["a"] * 17, "stop"), ("stop", {}, "stop"), ("stop", "x" * 1025, "stop"), ("model", "x" * 1025, "model"),
     ("n", 0, "n"), ("n", 17, "n"), ("logprobs", 1, "logprobs"), ("top_logprobs", 2, "top_logprobs"), ("logit_bias", {"x": 1}, "logit_bias"),
-    ("logit_bias", {"999999": 1}, "logit_bias"), ("logit_bias", {"5": 101}, "logit_bias"), ("logit_bias", [], "logit_bias"),
+    ("logit_bias", {"999999": 1}, "logit_bias"), ("logit_bias", {"5": 101}, "logit_bias"), ("logit_bias", {"05": 1}, "logit_bias"), ("logit_bias", [], "logit_bias"),
     ("tools", {}, "tools"), ("tools", [1], "tools[0]"), ("tools", [{}], "tools[0].type"), ("tools", [{"type": "function"}], "tools[0].function"),
     ("tools", [{"type": "function", "function": {}}], "tools[0].function.name"), ("tools", [{"type": "function", "function": {"name": "a>b"}}], "tools[0].function.name"),
     ("tools", [{"type": "function", "function": {"name": "f", "parameters": 3}}], "tools[0].function.parameters"), ("tools", [{"type": "custom"}], "tools[0].type"),
     ("tools", [{"type": "computer_use_preview"}], "tools[0].type"), ("tools", [WEATHER, WEATHER], "tools[1].function.name"),
+    ("tools", [{"type": "function", "function": {"name": f"f{i}"}} for i in range(513)], "tools"),
     ("tool_choice", "always", "tool_choice"), ("tool_choice", "required", "tool_choice"), ("tool_choice", 1, "tool_choice"),
     ("tool_choice", {"type": "function", "function": {"name": "nobody"}}, "tool_choice.function.name"), ("tool_choice", {"type": "allowed_tools"}, "tool_choice.type"),
     ("parallel_tool_calls", "no", "parallel_tool_calls"), ("response_format", {"type": "json_object"}, "response_format"),
@@ -99,6 +103,36 @@ def test_full_queue_is_429(start):
     s.wait(lambda: s.stats() == {"status": "ok", "running": 0, "waiting": 0})
 
 
+def test_most_tools_that_are_allowed(server):
+    tools = [{"type": "function", "function": {"name": f"do_thing_number_{i}"}} for i in range(512)]
+    answer = server.chat(server.script([{"text": "9>\n</function>\n</tool_call>"}]), tools=tools, tool_choice="required")
+    assert server.submitted()[-1]["has_mask"] == 1 and answer["choices"][0]["finish_reason"] in ("tool_calls", "stop")
+
+
+def memory(server):
+    """Resident bytes of the server."""
+    return int(next(line for line in open(f"/proc/{server.process.pid}/status") if line.startswith("VmRSS")).split()[1]) << 10
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/status").exists(), reason="no /proc")
+def test_waiting_requests_keep_little(start):
+    s = start(env={"CALLA_PARALLEL": "1"})
+    hold = s.script([{"hold": True}])
+    numbers = "[" + "0," * 1_000_000 + "0]"  # 2 MB that make a tree of 100 MB
+    before = memory(s)
+    clients = []
+    for i in range(8):
+        path, prompt = (("/v1/chat/completions", '"messages":[{"role":"user","content":"%s"}]'), (TEXT, '"prompt":"%s"'))[i % 2]
+        body = b"{" + (prompt % hold).encode() + b',"n":2,"stop":"END","other":' + numbers.encode() + b"}"
+        clients.append(s.connect())
+        clients[-1].sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        s.wait(lambda: s.stats()["running"] + s.stats()["waiting"] == 2 * i + 2, 20)
+    assert memory(s) - before < 200 << 20
+    for c in clients:
+        c.close()
+    s.wait(lambda: s.stats() == {"status": "ok", "running": 0, "waiting": 0})
+
+
 # ---- text completions, tokens, metrics ----
 
 def test_text_completion(server):
@@ -146,6 +180,48 @@ def test_tokenize_and_back(server):
         assert server.refuse(400, path, **body)["param"] in ("text", "tokens")
 
 
+@pytest.mark.parametrize("fields", [{}, {"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}, {"chat_template_kwargs": {"preserve_thinking": True}},
+                                    {"tools": [WEATHER, {"type": "web_search"}]}, {"tools": [WEATHER], "tool_choice": "none"}, {"tools": [WEATHER], "tool_choice": "required"},
+                                    {"cache_salt": "x"}], ids=str)
+def test_tokenize_gives_the_ids_of_a_chat(server, fields):
+    mark = server.script([{"text": "thought</think>word", }])
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "c"}, {"role": "user", "content": mark}]
+    tokens = server.post({"messages": messages, **fields}, "/v1/tokenize").json()["tokens"]
+    assert server.post({"messages": messages, **fields}).status_code == 200
+    assert tokens == server.submitted()[-1]["ids"]
+
+
+def test_tokenize_remembers_as_a_chat_does(server):
+    """Ids that the tokenizer would not choose come back with their text, here and there."""
+    ids = [server.post({"text": letter}, "/v1/tokenize").json()["tokens"][0] for letter in "the weather"]
+    mark = server.script([{"ids": ids}])
+    messages = [{"role": "user", "content": mark}]
+    assert server.post({"messages": messages, "reasoning_effort": "none"}).json()["choices"][0]["message"]["content"] == "the weather"
+    messages += [{"role": "assistant", "content": "the weather"}, {"role": "user", "content": mark}]
+    body = {"messages": messages, "reasoning_effort": "none", "chat_template_kwargs": {"preserve_thinking": True}}
+    tokens = server.post(body, "/v1/tokenize").json()["tokens"]
+    assert server.post(body).status_code == 200 and tokens == server.submitted()[-1]["ids"]
+    assert any(tokens[i:i + len(ids)] == ids for i in range(len(tokens)))
+
+
+def test_tokenize_refuses_what_a_chat_refuses(server):
+    for fields, param in (({"tools": [WEATHER, WEATHER]}, "tools[1].function.name"), ({"tool_choice": "required"}, "tool_choice"), ({"messages": []}, "messages")):
+        assert server.refuse(400, "/v1/tokenize", **{"messages": [{"role": "user", "content": "x"}], **fields})["param"] == param
+
+
+def test_health_answers_while_a_long_prompt_is_read(server):
+    text = "The quick brown fox jumps over 13 lazy dogs. " * (5_000_000 // 45)
+    with ThreadPoolExecutor(2) as pool:
+        long = [pool.submit(server.post, {"text": text}, "/v1/tokenize"), pool.submit(server.post, {"messages": [{"role": "user", "content": text}]})]
+        times = []
+        while not all(f.done() for f in long):
+            began = time.monotonic()
+            assert requests.get(server.url + "/health", timeout=5).status_code == 200
+            times.append(time.monotonic() - began)
+        assert long[0].result().json()["count"] > 500_000 and long[1].result().json()["error"]["code"] == "context_length_exceeded"
+    assert len(times) > 5 and sorted(times)[len(times) // 2] < 0.2 and max(times) < 2
+
+
 def test_models(server):
     answer = requests.get(server.url + "/v1/models").json()
     assert answer["object"] == "list" and answer["data"][0]["id"] == "test-model" and answer["data"][0]["context_length"] == 32768
@@ -167,3 +243,6 @@ def test_metrics(server):
     assert after["calla_completion_tokens_total"] - before["calla_completion_tokens_total"] == usage["completion_tokens"]
     assert after['calla_completions_total{finish="stop"}'] - before['calla_completions_total{finish="stop"}'] == 1
     assert after["calla_time_to_first_token_seconds_count"] - before["calla_time_to_first_token_seconds_count"] == 1 and after["calla_engine_up"] == 1
+    assert after["calla_cache_block_bytes"] == 4096 and after["calla_cache_hits_total"] == 7 and after["calla_cache_misses_total"] == 3
+    assert [after['calla_cache_blocks{use="%s"}' % use] for use in ("free", "running", "pages", "snapshots")] == [40, 30, 20, 10]
+    assert after["calla_cache_prompt_tokens_total"] == 1234 and after["calla_cache_disk_bytes"] == 2**33

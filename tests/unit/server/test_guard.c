@@ -29,6 +29,23 @@ static void loopback(void **state) {
     assert_true(guard_is_wildcard((struct sockaddr *)&six));
 }
 
+static void clients(void **state) {
+    (void)state;
+    struct sockaddr_in a = v4("10.0.0.1"), b = v4("10.0.0.2"), far = v4("10.0.0.1");
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6}, near = {.sin6_family = AF_INET6}, other = {.sin6_family = AF_INET6};
+    far.sin_port = 9;
+    assert_int_equal(inet_pton(AF_INET6, "2001:db8::1", &six.sin6_addr), 1);
+    assert_int_equal(inet_pton(AF_INET6, "2001:db8::ffff:1", &near.sin6_addr), 1);
+    assert_int_equal(inet_pton(AF_INET6, "2001:db8:0:1::1", &other.sin6_addr), 1);
+    uint64_t one = guard_client((struct sockaddr *)&a);
+    assert_true(one != 0 && one == guard_client((struct sockaddr *)&far) && one != guard_client((struct sockaddr *)&b));
+    uint64_t net = guard_client((struct sockaddr *)&six);
+    assert_true(net == guard_client((struct sockaddr *)&near) && net != guard_client((struct sockaddr *)&other) && net != one);
+    assert_int_equal(inet_pton(AF_INET6, "::ffff:10.0.0.1", &six.sin6_addr), 1);
+    assert_true(guard_client((struct sockaddr *)&six) == one);
+    assert_true(guard_client(NULL) != 0 && guard_client(NULL) != one);
+}
+
 static void hosts(void **state) {
     (void)state;
     static const char *const allowed[] = {"box.lan", "10.1.1.1"};
@@ -84,7 +101,7 @@ static void keys(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(loopback), cmocka_unit_test(hosts), cmocka_unit_test(origins),
-                                       cmocka_unit_test(keys)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(loopback), cmocka_unit_test(clients), cmocka_unit_test(hosts),
+                                       cmocka_unit_test(origins), cmocka_unit_test(keys)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,8 @@ static const char whole[] =
     "\"stop\":[\"a\",\"bc\"],\"logprobs\":true,\"top_logprobs\":3,\"logit_bias\":{\"7\":-1.5,\"0\":100},\"reasoning_effort\":\"low\","
     "\"chat_template_kwargs\":{\"enable_thinking\":false,\"preserve_thinking\":true},\"parallel_tool_calls\":false,"
     "\"tools\":[{\"type\":\"web_search\"},{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"z\":1,\"a\":2}}},"
-    "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}],\"tool_choice\":\"required\",\"unknown\":[{\"deep\":null}]}";
+    "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}],\"tool_choice\":\"required\",\"user\":\"u\",\"cache_salt\":\"u\",\"unknown\":[{"
+    "\"deep\":null}]}";
 
 static void every_field(void **state) {
     (void)state;
@@ -32,11 +33,11 @@ static void every_field(void **state) {
     assert_int_equal(o->sampling.n_bias, 2);
     assert_true(o->sampling.bias[0].id == 7 && o->sampling.bias[0].bias == -1.5f && o->sampling.bias[1].id == 0);
     assert_true(r.chat.no_thinking && r.chat.preserve_thinking && r.one_call);
-    assert_int_equal(r.n_names, 2);
-    assert_string_equal(r.names[1], "g");
+    assert_int_equal(r.functions.n, 2);
+    assert_string_equal(r.functions.name[1], "g");
     assert_string_equal(r.chat.force_call, "");
-    assert_true(slice_is(r.tools, "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"z\":1,\"a\":2}}}, "
-                                  "{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]"));
+    assert_true(slice_starts(r.tools, "[{\"type\":\"web_search\"},{\"type\":\"function\"") && slice_ends(r.tools, "\"g\"}}]"));
+    assert_true(o->salt && o->client && o->salt != o->client);
     chat_request_free(&r);
 }
 
@@ -110,6 +111,34 @@ static void prompts(void **state) {
     text_request_free(&bad);
 }
 
+/* What waits in the queue with a request must not grow with its body. */
+static void little_is_kept(void **state) {
+    (void)state;
+    const struct calla_sampling defaults = {.top_p = 1, .repetition_penalty = 1};
+    struct chat_request chat = {0};
+    struct text_request text = {0};
+    struct str body = {0};
+    str_puts(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"stop\":[\"ab\"],\"model\":\"m\",\"prompt\":[\"p\",[7],\"");
+    for (int i = 0; i < 100000; i++) str_putc(&body, 'x');
+    str_puts(&body, "\"],\"x\":[0");
+    for (int i = 0; i < 100000; i++) str_puts(&body, ",0");
+    str_puts(&body, "]}");
+    assert_int_equal(openai_read_chat(&chat, str_view(&body), &defaults, 100, NULL), 0);
+    assert_true(chat.arena.used < 1000);
+    assert_int_equal(openai_read_text(&text, str_view(&body), &defaults, 100, NULL), 0);
+    assert_int_equal(text.n_prompts, 3);
+    assert_int_equal(text.prompts[2].text.n, 100000);
+    text_request_submitted(&text);
+    memset(body.data, '!', body.len);
+    assert_true(text.arena.used < 1000 && text.tree.used == 0);
+    assert_string_equal(chat.options.stop[0], "ab"); /* what is kept is nobody else's */
+    assert_string_equal(text.options.stop[0], "ab");
+    assert_true(slice_is(chat.options.model, "m") && slice_is(text.options.model, "m"));
+    chat_request_free(&chat);
+    text_request_free(&text);
+    str_free(&body);
+}
+
 static void ids_differ(void **state) {
     (void)state;
     char a[40], b[40];
@@ -122,6 +151,7 @@ static void ids_differ(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_field),   cmocka_unit_test(defaults_stay), cmocka_unit_test(thinking_by_default),
-        cmocka_unit_test(out_of_memory), cmocka_unit_test(prompts),       cmocka_unit_test(ids_differ)};
+        cmocka_unit_test(out_of_memory), cmocka_unit_test(prompts),       cmocka_unit_test(little_is_kept),
+        cmocka_unit_test(ids_differ)};
     return RUN(tests);
 }
