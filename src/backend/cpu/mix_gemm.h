@@ -59,13 +59,13 @@ static void transpose(int rows, int columns, const float *src, ptrdiff_t lds, fl
             const float *p = src + i * lds + j;
             v4 a = *(const v4_any *)p, b = *(const v4_any *)(p + lds), c = *(const v4_any *)(p + 2 * lds),
                d = *(const v4_any *)(p + 3 * lds);
-            v4 ac0 = __builtin_shufflevector(a, c, 0, 4, 1, 5), ac1 = __builtin_shufflevector(a, c, 2, 6, 3, 7);
-            v4 bd0 = __builtin_shufflevector(b, d, 0, 4, 1, 5), bd1 = __builtin_shufflevector(b, d, 2, 6, 3, 7);
+            v4 ac0 = SHUFFLE4(a, c, 0, 4, 1, 5), ac1 = SHUFFLE4(a, c, 2, 6, 3, 7);
+            v4 bd0 = SHUFFLE4(b, d, 0, 4, 1, 5), bd1 = SHUFFLE4(b, d, 2, 6, 3, 7);
             float *o = dst + j * ldd + i;
-            *(v4_any *)o = __builtin_shufflevector(ac0, bd0, 0, 4, 1, 5);
-            *(v4_any *)(o + ldd) = __builtin_shufflevector(ac0, bd0, 2, 6, 3, 7);
-            *(v4_any *)(o + 2 * ldd) = __builtin_shufflevector(ac1, bd1, 0, 4, 1, 5);
-            *(v4_any *)(o + 3 * ldd) = __builtin_shufflevector(ac1, bd1, 2, 6, 3, 7);
+            *(v4_any *)o = SHUFFLE4(ac0, bd0, 0, 4, 1, 5);
+            *(v4_any *)(o + ldd) = SHUFFLE4(ac0, bd0, 2, 6, 3, 7);
+            *(v4_any *)(o + 2 * ldd) = SHUFFLE4(ac1, bd1, 0, 4, 1, 5);
+            *(v4_any *)(o + 3 * ldd) = SHUFFLE4(ac1, bd1, 2, 6, 3, 7);
         }
     }
 }

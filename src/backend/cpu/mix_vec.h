@@ -27,6 +27,13 @@ typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
 typedef float vf_any __attribute__((vector_size(LANES * 4), aligned(4), may_alias)); /* at any float's address */
 typedef float v4 __attribute__((vector_size(16)));
+/* Lanes 0..3 of a and 4..7 of b; gcc before 12 knows the shuffle by another name. */
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE4(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+typedef int32_t v4_lanes __attribute__((vector_size(16)));
+#define SHUFFLE4(a, b, i, j, k, l) __builtin_shuffle(a, b, (v4_lanes){i, j, k, l})
+#endif
 typedef float v4_any __attribute__((vector_size(16), aligned(4), may_alias));
 
 INLINE vf load(const float *p) { return *(const vf_any *)p; }
@@ -80,9 +87,9 @@ INLINE vf widen(const uint16_t *p) {
 
 /* The four sums of four folded vectors; element i is sum1 of the i-th, bit for bit. */
 INLINE v4 sum4(v4 a, v4 b, v4 c, v4 d) {
-    v4 ab = __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    v4 cd = __builtin_shufflevector(c, d, 0, 4, 1, 5) + __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+    v4 ab = SHUFFLE4(a, b, 0, 4, 1, 5) + SHUFFLE4(a, b, 2, 6, 3, 7);
+    v4 cd = SHUFFLE4(c, d, 0, 4, 1, 5) + SHUFFLE4(c, d, 2, 6, 3, 7);
+    return SHUFFLE4(ab, cd, 0, 1, 4, 5) + SHUFFLE4(ab, cd, 2, 3, 6, 7);
 }
 INLINE float sum1(vf v) {
     v4 f = fold(v);
