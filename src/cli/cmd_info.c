@@ -16,9 +16,9 @@ static int inspect(const struct common *common, int parallel, struct calla_model
     return calla_inspect(&o, info, err);
 }
 
-/* Anonymous memory once every sequence has used `context` tokens: what the system reports as RssAnon. Planned memory is touched only when
- * it is used, so this leaves out the pages of KV that lie beyond, and the prefix cache, which fills as prompts come. What tokenizer and
- * process take is not estimated but measured, on this process, which has opened the same files. */
+/* Anonymous memory once every sequence has used `context` tokens (a chunk of prompt or more): what the system reports as RssAnon. Planned
+ * memory is touched only when it is used, so this leaves out the pages of KV that lie beyond, and the prefix cache, which fills as prompts
+ * come. What tokenizer and process take is not estimated but measured, on this process, which has opened the same files. */
 static uint64_t resident(const struct calla_model_info *i, int context, uint64_t process) {
     const struct calla_plan *p = &i->plan;
     const uint64_t page = 64, used = ((uint64_t)context + page - 1) / page * page;
@@ -47,8 +47,8 @@ static void print_text(const struct calla_model_info *i, int context, uint64_t i
     printf("  scratch        %s\n", human_bytes(i->plan.scratch, a));
     printf("  weight copies  %s\n", human_bytes(i->plan.weights_copied, a));
     printf("  text, requests %s\n", human_bytes(i->plan.text, a));
-    printf("resident         %s with %d tokens of context in use, and what the prefix cache holds by then\n", human_bytes(in_use, a),
-           context);
+    printf("resident         %s with %d tokens of context in use; up to %s as the prefix cache fills\n", human_bytes(in_use, a), context,
+           human_bytes(in_use + i->plan.cache, b));
 }
 
 static void print_json(const struct calla_model_info *i, int context, uint64_t in_use) {
@@ -76,7 +76,8 @@ static void print_json(const struct calla_model_info *i, int context, uint64_t i
                (unsigned long long)p->weights_mapped, (unsigned long long)p->weights_copied, (unsigned long long)p->state,
                (unsigned long long)p->kv, (unsigned long long)p->cache, (unsigned long long)p->scratch, (unsigned long long)p->text,
                (unsigned long long)p->idle, (unsigned long long)p->total);
-    str_printf(&s, ",\"context\":%d,\"resident\":%llu}", context, (unsigned long long)in_use);
+    str_printf(&s, ",\"context\":%d,\"resident\":%llu,\"resident_most\":%llu}", context, (unsigned long long)in_use,
+               (unsigned long long)(in_use + p->cache));
     if (!s.failed) puts(s.data);
     str_free(&s);
 }
@@ -84,8 +85,9 @@ static void print_json(const struct calla_model_info *i, int context, uint64_t i
 static int run_info(const struct command *self, int argc, char **argv, struct calla_error *err) {
     struct common common;
     common_defaults(&common);
-    struct option shared[COMMON_OPTIONS];
+    struct option shared[COMMON_OPTIONS], cache[CACHE_OPTIONS];
     common_options(&common, shared);
+    cache_options(&common, cache);
     bool json = false;
     int context = 0;
     struct option own[] = {
@@ -93,9 +95,9 @@ static int run_info(const struct command *self, int argc, char **argv, struct ca
         {OPTION_INT, "context", &context, "N", "tokens of context in use in each sequence, for the resident memory (0: --max-seq)", 0,
          1 << 20},
     };
-    const struct option_table tables[] = {{own, 2}, {shared, COMMON_OPTIONS}};
+    const struct option_table tables[] = {{own, 2}, {cache, CACHE_OPTIONS}, {shared, COMMON_OPTIONS}};
     char **rest, *dir = NULL;
-    int n_rest, code = options_parse(self, tables, 2, argc, argv, &rest, &n_rest, err);
+    int n_rest, code = options_parse(self, tables, 3, argc, argv, &rest, &n_rest, err);
     if (code) return code;
     if (n_rest > 1) return err_set(err, CALLA_E_USAGE, "one folder at a time");
     if (n_rest) common.model = rest[0];
