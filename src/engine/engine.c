@@ -30,6 +30,20 @@ static void end(struct calla_engine *e, struct calla_request *r, bool was_runnin
     request_release(r);
 }
 
+/* What the stats say of the cache. */
+static void tell_cache(struct calla_engine *e) {
+    struct calla_cache_stats s;
+    struct store_stats disk = {0};
+    if (!e->prefix) return;
+    prefix_stats(e->prefix, &s);
+    if (e->store) store_stats(e->store, &disk);
+    s.disk_bytes = disk.used;
+    s.disk_written = disk.written_bytes;
+    pthread_mutex_lock(&e->lock);
+    e->stats.cache = s;
+    pthread_mutex_unlock(&e->lock);
+}
+
 struct prefix_text engine_text(const struct calla_request *r, int n_more) {
     return (struct prefix_text){
         .ids = r->prompt,
@@ -57,6 +71,7 @@ void engine_retire(struct calla_engine *e, int seat, enum calla_finish finish, c
     if (e->prefix) prefix_release(e->prefix, &r->hold);
     sequence_free(e->model, r->sequence);
     r->sequence = NULL;
+    tell_cache(e);
     end(e, r, true, finish, err);
 }
 
@@ -131,20 +146,12 @@ static void begin_requests(struct calla_engine *e) {
     }
 }
 
-/* After each step: the clock of the cache, what is to go to disk, what the stats say. */
+/* After each step: the clock of the cache, and what is to go to disk. */
 static void tend_cache(struct calla_engine *e) {
-    struct calla_cache_stats s;
-    struct store_stats disk = {0};
     if (!e->prefix) return;
     prefix_tick(e->prefix, (double)clock_ns() * 1e-9);
     e->unsaved = prefix_flush(e->prefix, SAVE_BYTES);
-    prefix_stats(e->prefix, &s);
-    if (e->store) store_stats(e->store, &disk);
-    s.disk_bytes = disk.used;
-    s.disk_written = disk.written_bytes;
-    pthread_mutex_lock(&e->lock);
-    e->stats.cache = s;
-    pthread_mutex_unlock(&e->lock);
+    tell_cache(e);
 }
 
 /* ---- jobs ---- */
@@ -365,6 +372,7 @@ int calla_engine_open(struct calla_engine **out, const struct calla_options *opt
         e->logs = true;
     }
     rc = load(e, &o, err);
+    if (!rc) tend_cache(e);
     if (!rc) rc = start(e, err);
     if (rc) {
         dispose(e);

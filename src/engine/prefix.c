@@ -9,10 +9,9 @@
 #include <string.h>
 
 /* What a snapshot is worth, besides the tokens it saves: half of it is gone after HALF_LIFE seconds without use; one that another continues
- * counts for little, since a conversation goes on at its end; where several went on, each hit counts, up to PROVEN. */
-#define HALF_LIFE  600.0
+ * counts for little, since a conversation goes on at its end, unless it was gone on from twice. */
+#define HALF_LIFE  120.0
 #define SUPERSEDED 0.125
-#define PROVEN     8
 
 /* ---- cuts ---- */
 
@@ -300,7 +299,6 @@ static double worth_of(const struct prefix *p, const struct snap *s) {
     int position = position_of(s);
     double chance = exp2((s->used - p->now) / HALF_LIFE);
     if (s->hits < 2 && superseded(s)) chance *= SUPERSEDED;
-    else if (s->hits > 1) chance *= s->hits < PROVEN ? s->hits : PROVEN;
     return worth(position - begin_before(s->node, s->tail, position), size_of(p, s), chance);
 }
 
