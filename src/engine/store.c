@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/store_private.h"
+#include "engine/wait.h"
 #include <errno.h>
 #include <string.h>
 
@@ -180,8 +181,11 @@ int store_open(struct store **out, const struct store_options *o, struct calla_e
     s->rate = o->write_rate;
     s->most_records = STORE_RECORDS;
     s->stats.writing = true;
+    if (wait_cond_new(&s->work) != 0) {
+        mem_free(s);
+        return err_set(err, CALLA_E_MEMORY, "no memory for the disk cache");
+    }
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->idle, NULL);
     int rc = open_parts(s, o, err);
     if (rc) store_close(s);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "engine/store_private.h"
+#include "engine/wait.h"
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -126,15 +127,7 @@ static bool keep_rate(void *ctx, size_t bytes) {
     uint64_t now = clock_ns();
     s->due = (s->due > now ? s->due : now) + (uint64_t)((double)bytes * 1e9 / (double)s->rate);
     pthread_mutex_lock(&s->lock);
-    while (!s->closing && (now = clock_ns()) < s->due) {
-        uint64_t rest = s->due - now < 200000000 ? s->due - now : 200000000; /* the other clock may be set meanwhile */
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        uint64_t ns = (uint64_t)until.tv_nsec + rest;
-        until.tv_sec += (time_t)(ns / 1000000000);
-        until.tv_nsec = (long)(ns % 1000000000);
-        pthread_cond_timedwait(&s->work, &s->lock, &until);
-    }
+    while (!s->closing && wait_until(&s->work, &s->lock, s->due)) continue;
     pthread_mutex_unlock(&s->lock);
     return true;
 }

@@ -283,20 +283,18 @@ static void the_rate_is_kept(void **unused) {
     }
     struct record state = state_on(&r[0], 0, 0);
     assert_int_equal(give(s, &state), RECORD_TAKE);
-    double offered_in = seconds() - began;
     store_flush(s);
     double took = seconds() - began;
     struct store_stats st = stats_of(s);
     assert_int_equal(st.written, 61);
     double least = (double)(st.written_bytes - 61 * STORE_HEADER) / 2e6; /* headers are not paced */
     assert_true(took >= least * 0.99);
-    assert_true(offered_in < least);
     o.write_rate = 1000; /* a state alone would take ten minutes */
     store_close(s);
     s = must_open_with(&o);
     struct record last = state_on(&r[1], 0, 0);
-    assert_int_equal(give(s, &last), RECORD_TAKE);
     began = seconds();
+    assert_int_equal(give(s, &last), RECORD_TAKE);
     store_close(s);
     assert_true(seconds() - began < 60);
     assert_true(on_disk(&last));
