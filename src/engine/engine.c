@@ -216,9 +216,14 @@ static bool wait_for_work(struct calla_engine *e) {
     return go_on;
 }
 
+enum { SAVE_SECONDS = 5 }; /* about: what may be added to the end of a server */
+
 /* What the store has not yet seen, as long as it takes any. */
 static void save_the_rest(struct calla_engine *e) {
-    for (int i = 0; e->store && i < 1000 && prefix_flush(e->prefix, UINT64_MAX); i++) store_flush(e->store);
+    if (!e->store) return;
+    uint64_t deadline = clock_ns() + SAVE_SECONDS * 1000000000ull;
+    store_hurry(e->store);
+    while (prefix_flush(e->prefix, UINT64_MAX) && clock_ns() < deadline) store_flush(e->store);
 }
 
 static void *serve(void *arg) {

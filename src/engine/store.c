@@ -227,6 +227,13 @@ void store_flush(struct store *s) {
     pthread_mutex_unlock(&s->lock);
 }
 
+void store_hurry(struct store *s) {
+    pthread_mutex_lock(&s->lock);
+    s->hurry = true;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+}
+
 void store_stats(struct store *s, struct store_stats *out) {
     pthread_mutex_lock(&s->lock);
     *out = s->stats;

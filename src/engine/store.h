@@ -29,6 +29,8 @@ void store_close(struct store *s);
 struct prefix_backing store_backing(struct store *s);
 /* Waits until everything taken so far is on disk or given up. Any thread. */
 void store_flush(struct store *s);
+/* From now on the rate is of no account: the engine is about to close. Any thread. */
+void store_hurry(struct store *s);
 
 struct store_stats {
     uint64_t budget, used;           /* bytes of files, the one being written counted at the most it can become */

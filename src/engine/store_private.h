@@ -176,7 +176,7 @@ struct store {
     pthread_cond_t idle;  /* for store_flush: there is nothing left to do */
     struct store_index index;
     struct store_queue queue;
-    bool busy, closing;
+    bool busy, hurry, closing;
     int64_t stamp; /* the last one given */
     struct store_stats stats;
 };

@@ -127,7 +127,7 @@ static bool keep_rate(void *ctx, size_t bytes) {
     uint64_t now = clock_ns();
     s->due = (s->due > now ? s->due : now) + (uint64_t)((double)bytes * 1e9 / (double)s->rate);
     pthread_mutex_lock(&s->lock);
-    while (!s->closing && wait_until(&s->work, &s->lock, s->due)) continue;
+    while (!s->hurry && !s->closing && wait_until(&s->work, &s->lock, s->due)) continue;
     pthread_mutex_unlock(&s->lock);
     return true;
 }
