@@ -192,7 +192,61 @@ static void queue_order(void **state) {
     assert_int_equal(q.n, 0);
 }
 
+static struct calla_request asks(uint64_t client, int n_prompt) { return (struct calla_request){.client = client, .n_prompt = n_prompt}; }
+
+/* Clients take turns, short prompts go before long ones, and nobody is passed more than QUEUE_PATIENCE times. */
+static void who_is_next(void **state) {
+    (void)state;
+    struct queue q = {0};
+    struct calla_request a = asks(1, 9), b = asks(2, 9), r[6];
+    struct calla_request *running[] = {&a, NULL, &a, &b};
+    assert_null(queue_pop_next(&q, running, 4));
+    r[0] = asks(1, 10);
+    r[1] = asks(2, 10);
+    r[2] = asks(3, 100000);
+    r[3] = asks(3, 20);
+    r[4] = asks(4, 30);
+    for (int i = 0; i < 5; i++) queue_push(&q, &r[i]);
+    assert_ptr_equal(queue_pop_next(&q, running, 4), &r[3]); /* 3 and 4 have nothing running; short before long */
+    assert_ptr_equal(queue_pop_next(&q, running, 4), &r[4]); /* 3 had its turn, and a long prompt */
+    assert_ptr_equal(queue_pop_next(&q, running, 4), &r[2]);
+    assert_ptr_equal(queue_pop_next(&q, running, 4), &r[1]); /* 2 has one running, 1 has two */
+    assert_ptr_equal(queue_pop_next(&q, running, 4), &r[0]);
+    for (int i = 0; i < 6; i++) { /* turns among equals */
+        r[i] = asks((uint64_t)(10 + i / 3), 5);
+        queue_push(&q, &r[i]);
+    }
+    static const int order[] = {0, 3, 1, 4, 2, 5};
+    for (int i = 0; i < 6; i++) assert_ptr_equal(queue_pop_next(&q, NULL, 0), &r[order[i]]);
+    assert_int_equal(q.n, 0);
+}
+
+static void nobody_waits_for_ever(void **state) {
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        enum { N = 400 };
+        static struct calla_request r[N], *running[3];
+        static int passed[N];
+        struct queue q = {0};
+        int came = 0, left = N, seats = 0;
+        memset(passed, 0, sizeof passed);
+        for (int turn = 0; left > 0; turn++) {
+            while (came < N && (q.n == 0 || num_random(seed, (uint64_t)(turn * 7 + came)) % 3)) { /* short ones of a busy client, mostly */
+                uint64_t x = num_random(seed + 99, (uint64_t)came);
+                r[came] = asks(x % 10 ? 1 : x % 4, x % 16 ? 10 : 9000);
+                queue_push(&q, &r[came++]);
+            }
+            struct calla_request *next = queue_pop_next(&q, running, seats);
+            assert_non_null(next);
+            for (struct calla_request *w = q.head; w && w < next; w = w->next) assert_true(++passed[w - r] <= QUEUE_PATIENCE);
+            running[seats < 3 ? seats++ : turn % 3] = next;
+            left--;
+        }
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(single_passes), cmocka_unit_test(random_mixes), cmocka_unit_test(queue_order)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(single_passes), cmocka_unit_test(random_mixes), cmocka_unit_test(queue_order),
+                                       cmocka_unit_test(who_is_next), cmocka_unit_test(nobody_waits_for_ever)};
     return RUN(tests);
 }
