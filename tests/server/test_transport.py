@@ -186,6 +186,13 @@ def test_header_limit(server):
     assert requests.get(server.url + "/health").status_code == 200
 
 
+def test_what_is_no_request_gets_the_librarys_page(server):
+    for line in (f"GET /{'a' * (90 << 10)} HTTP/1.1\r\nHost: localhost", "GET /health HTTP/1.1\r\nHost: localhost\r\nno header",
+                 f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: many"):
+        got = server.raw(f"{line}\r\n\r\n".encode())
+        assert got.split()[1] in (b"400", b"414") and b"<html>" in got and b"Connection: close" in got
+
+
 def test_slow_head_and_body_end_in_408(start):
     s = start(read_seconds=1, idle_seconds=5)
 
