@@ -100,7 +100,10 @@ class Server:
         chunks, _ = self.stream(mark, stream_options={"include_usage": True}, **fields)
         joined = join(chunks)
         assert [without_ids(c) for c in joined] == [without_ids(c) for c in plain["choices"]]
-        assert chunks[-1]["choices"] == [] and chunks[-1]["usage"] == plain["usage"]
+        first, second = plain["usage"], chunks[-1]["usage"]
+        assert chunks[-1]["choices"] == [] and without_cached(second) == without_cached(first)
+        cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in (first, second)]
+        assert cached[0] <= cached[1] <= first["prompt_tokens"]  # the second may begin where the first has been
         return plain["choices"]
 
     def connect(self):
@@ -172,6 +175,10 @@ def join(chunks):
                 del m[field]
         assert c["finish_reason"] in ("stop", "length", "tool_calls")
     return [choices[i] for i in sorted(choices)]
+
+
+def without_cached(usage):
+    return {**usage, "prompt_tokens_details": None}
 
 
 def without_ids(choice):

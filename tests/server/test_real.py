@@ -3,6 +3,7 @@ import json
 import time
 
 import pytest
+import requests
 from conftest import WEATHER, Server, join, without_ids
 
 OFF = {"reasoning_effort": "none"}
@@ -59,6 +60,28 @@ def test_forced_call(server, choice):
     other = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}
     got = server.both("What is the weather in Rome?", tools=[WEATHER, other], tool_choice=choice, max_tokens=120)[0]
     assert got["finish_reason"] == "tool_calls" and got["message"]["tool_calls"][0]["function"]["name"] in ("get_weather", "get_time")
+
+
+def test_prefix_cache(server):
+    """A conversation that goes on is computed from its last turn only; its answers are those of a cold one; another salt sees nothing of it."""
+    def ask(messages, **fields):
+        answer = server.post({"messages": messages, "max_tokens": 30, "temperature": 0, **OFF, **fields}).json()
+        return answer["choices"][0]["message"]["content"], answer["usage"]
+
+    def hits():
+        lines = requests.get(server.url + "/metrics").text.splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith("calla_cache_hits_total "))
+
+    before = hits()
+    messages = [{"role": "user", "content": "Here is a list for you to keep: " + ", ".join(f"thing {i}" for i in range(60)) + ". What is 2 + 3?"}]
+    text, usage = ask(messages, cache_salt="one")
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+    messages += [{"role": "assistant", "content": text}, {"role": "user", "content": "What is 4 + 4?"}]
+    warm, warm_usage = ask(messages, cache_salt="one")
+    assert usage["prompt_tokens"] // 2 < warm_usage["prompt_tokens_details"]["cached_tokens"] < warm_usage["prompt_tokens"]
+    cold, cold_usage = ask(messages, cache_salt="two")
+    assert cold_usage["prompt_tokens_details"]["cached_tokens"] == 0 and cold_usage["prompt_tokens"] == warm_usage["prompt_tokens"] and cold == warm
+    server.wait(lambda: hits() > before)
 
 
 def test_max_tokens_and_seed(server):
