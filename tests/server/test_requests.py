@@ -99,7 +99,7 @@ def test_full_queue_is_429(start):
     streams[0].close()
     streams[1].close()
     s.wait(lambda: s.stats()["running"] == 0)
-    assert s.post({"messages": [{"role": "user", "content": "x"}], "n": 3}).status_code == 429  # the two that fit are given back
+    assert s.post({"messages": [{"role": "user", "content": hold}], "n": 3}).status_code == 429  # the two that fit are given back
     s.wait(lambda: s.stats() == {"status": "ok", "running": 0, "waiting": 0})
 
 
