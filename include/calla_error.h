@@ -11,6 +11,7 @@
 extern "C" {
 #endif
 
+/* clang-format off */
 /*          symbol            value  name                HTTP exit */
 #define CALLA_ERRORS(X)                                                                                                \
     X(CALLA_OK,               0, "ok",               200, 0)  /* success */                                            \
@@ -28,6 +29,7 @@ extern "C" {
     X(CALLA_E_BACKEND,       12, "backend",          500, 10) /* a device fault in a step */                           \
     X(CALLA_E_CLOSED,        13, "closed",           503, 11) /* the engine is shutting down or dead */                \
     X(CALLA_E_INTERNAL,      14, "internal",         500, 12) /* a broken invariant: a bug in calla */
+/* clang-format on */
 
 enum calla_code {
 #define CALLA_ERROR_ENUM(symbol, value, name, http, exit_code) symbol = value,

@@ -1,13 +1,14 @@
 /* backend/backend.h - what a back end can do: buffers, weights, and the coarse operations of one forward pass.
  *
- * A back end is a table of functions chosen at run time; two may live in one process. It knows buffers, shapes and spans, never layer names or requests.
- * One pass: begin, operations in order, submit; wait reports the first error. Operations return nothing; after an error the rest of the pass does nothing.
- * Only one thread uses a back end at a time.
+ * A back end is a table of functions chosen at run time; two may live in one process. It knows buffers, shapes and spans, never layer names
+ * or requests. One pass: begin, operations in order, submit; wait reports the first error. Operations return nothing; after an error the
+ * rest of the pass does nothing. Only one thread uses a back end at a time.
  *
- * Determinism: the result of a row depends only on its own inputs and, for gdn and attn, on its span's cuts - never on the other rows or spans of the pass.
+ * Determinism: the result of a row depends only on its own inputs and, for gdn and attn, on its span's cuts - never on the other rows or
+ * spans of the pass.
  *
- * Activations are matrices [rows][cols] in `struct be_buffer`s whose element type is the back end's (be_info.activation_bytes an element); weights are
- * handles made from the mapped checkpoint (a back end may keep pointers into the map, or copy once).
+ * Activations are matrices [rows][cols] in `struct be_buffer`s whose element type is the back end's (be_info.activation_bytes an element);
+ * weights are handles made from the mapped checkpoint (a back end may keep pointers into the map, or copy once).
  */
 #ifndef BACKEND_BACKEND_H
 #define BACKEND_BACKEND_H
@@ -25,46 +26,47 @@ struct be_vector; /* a small float32 vector: norm weight, A_log, dt_bias, convol
 
 /* Memory of the back end. Host-visible only through be read/write functions. */
 struct be_buffer {
-    void *data;   /* opaque: cpu a pointer, others a handle */
+    void *data; /* opaque: cpu a pointer, others a handle */
     size_t bytes;
 };
 
 enum be_compute { BE_DEFAULT, BE_FLOAT32 };
 struct be_options {
     enum be_compute compute;
-    int threads;        /* 0: all this process may use */
-    const char *isa;    /* NULL: best */
+    int threads;     /* 0: all this process may use */
+    const char *isa; /* NULL: best */
 };
 struct be_info {
-    const char *name;             /* "cpu" */
-    const char *isa;              /* "avx2" */
+    const char *name; /* "cpu" */
+    const char *isa;  /* "avx2" */
     int threads;
-    int activation_bytes;         /* of one element of an activation buffer */
-    int kv_bytes;                 /* of one element of the KV cache: 2 (bf16) or 4 */
-    int chunk;                    /* prompt rows that suit one pass, a multiple of BE_PAGE */
+    int activation_bytes; /* of one element of an activation buffer */
+    int kv_bytes;         /* of one element of the KV cache: 2 (bf16) or 4 */
+    int chunk;            /* prompt rows that suit one pass, a multiple of BE_PAGE */
     bool deterministic;
-    uint64_t copied;              /* weight bytes copied so far (misaligned or repacked) */
+    uint64_t copied; /* weight bytes copied so far (misaligned or repacked) */
 };
 
 /* Sizes that gdn and attn need; the same for all layers of a model. */
 struct be_dims {
     int hidden;
-    int heads, kv_heads, head_dim, rotary;     /* attention; rotary: leading dimensions that turn, even */
+    int heads, kv_heads, head_dim, rotary; /* attention; rotary: leading dimensions that turn, even */
     float theta, eps;
     int key_heads, value_heads, key_dim, value_dim; /* GDN; value head v reads key head v / (value_heads / key_heads) */
-    int attention_layers, gdn_layers;          /* how many of each: strides of the KV pages and of the states */
-    int experts, top_k, width, shared_width;   /* MoE */
+    int attention_layers, gdn_layers;               /* how many of each: strides of the KV pages and of the states */
+    int experts, top_k, width, shared_width;        /* MoE */
     int vocab;
-    int max_rows;                              /* of one pass */
-    int max_seq;                               /* positions of one sequence */
+    int max_rows; /* of one pass */
+    int max_seq;  /* positions of one sequence */
 };
 
 /* The state of one sequence, as the back end sees it. All memory was made by buffer_new. */
 struct be_state {
-    struct be_buffer recurrent;  /* float32 [gdn layers][value_heads][value_dim][key_dim] */
-    struct be_buffer conv;       /* float32 [gdn layers][3][conv channels]: the last three raw rows, oldest first */
-    struct be_buffer pool;       /* KV pages, shared by all sequences: [page][attention layer][2 (k, v)][kv_heads][BE_PAGE][head_dim] of kv_bytes */
-    int32_t *pages;              /* [page_count] page of pool that holds positions i*BE_PAGE .. ; host memory */
+    struct be_buffer recurrent; /* float32 [gdn layers][value_heads][value_dim][key_dim] */
+    struct be_buffer conv;      /* float32 [gdn layers][3][conv channels]: the last three raw rows, oldest first */
+    struct be_buffer
+        pool;       /* KV pages, shared by all sequences: [page][attention layer][2 (k, v)][kv_heads][BE_PAGE][head_dim] of kv_bytes */
+    int32_t *pages; /* [page_count] page of pool that holds positions i*BE_PAGE .. ; host memory */
     int32_t page_count;
 };
 
@@ -75,13 +77,17 @@ struct be_span {
     int position;
 };
 
-struct be_gdn_weights { struct be_vector *conv, *a_log, *dt_bias, *norm; }; /* [channels*4], [value_heads] x2, [value_dim] */
-struct be_attn_weights { struct be_vector *q_norm, *k_norm; };              /* [head_dim] */
+struct be_gdn_weights {
+    struct be_vector *conv, *a_log, *dt_bias, *norm;
+}; /* [channels*4], [value_heads] x2, [value_dim] */
+struct be_attn_weights {
+    struct be_vector *q_norm, *k_norm;
+}; /* [head_dim] */
 struct be_moe_weights {
-    struct be_weight *router;                /* [experts][hidden], 8 bits: computed in float32 */
-    struct be_weight *gate, *up, *down;      /* [experts] stacks */
+    struct be_weight *router;           /* [experts][hidden], 8 bits: computed in float32 */
+    struct be_weight *gate, *up, *down; /* [experts] stacks */
     struct be_weight *shared_gate_proj, *shared_up, *shared_down;
-    struct be_weight *shared_gate;           /* [1][hidden], 8 bits */
+    struct be_weight *shared_gate; /* [1][hidden], 8 bits */
 };
 
 struct backend_ops {
@@ -95,14 +101,16 @@ struct backend_ops {
     int (*buffer_write)(struct backend *, struct be_buffer *, size_t offset, const void *in, size_t n, struct calla_error *);
     int (*buffer_clear)(struct backend *, struct be_buffer *, size_t offset, size_t n, struct calla_error *);
     /* Bytes from one buffer to another or, where they do not overlap, within one; done when it returns. */
-    int (*buffer_copy)(struct backend *, const struct be_buffer *from, size_t from_offset, struct be_buffer *to, size_t to_offset, size_t n, struct calla_error *);
+    int (*buffer_copy)(struct backend *, const struct be_buffer *from, size_t from_offset, struct be_buffer *to, size_t to_offset, size_t n,
+                       struct calla_error *);
     /* Whether n float32 values at a byte offset are all finite. */
     int (*buffer_finite)(struct backend *, const struct be_buffer *, size_t offset, size_t n, bool *finite, struct calla_error *);
     int (*weight_new)(struct backend *, const struct affine *, struct be_weight **out, struct calla_error *);
     void (*weight_free)(struct backend *, struct be_weight *);
     int (*vector_new)(struct backend *, const float *values, size_t n, struct be_vector **out, struct calla_error *);
     void (*vector_free)(struct backend *, struct be_vector *);
-    /* Private workspace for passes of at most dims->max_rows rows and max_seq positions; once, before the first pass. workspace_bytes says what it will take. */
+    /* Private workspace for passes of at most dims->max_rows rows and max_seq positions; once, before the first pass. workspace_bytes says
+     * what it will take. */
     uint64_t (*workspace_bytes)(struct backend *, const struct be_dims *);
     int (*prepare)(struct backend *, const struct be_dims *, struct calla_error *);
 
@@ -111,23 +119,25 @@ struct backend_ops {
     /* x[r] = row ids[r] of w. An id >= 0 is a token; ~slot means the id that `argmax` put in that slot of the step record. */
     void (*embed)(struct backend *, const struct be_weight *w, const int32_t *ids, int rows, struct be_buffer *x);
     /* x += delta (delta NULL: nothing is added); y = rms(x) * w. */
-    void (*add_norm)(struct backend *, struct be_buffer *x, const struct be_buffer *delta, const struct be_vector *w, int rows, struct be_buffer *y);
+    void (*add_norm)(struct backend *, struct be_buffer *x, const struct be_buffer *delta, const struct be_vector *w, int rows,
+                     struct be_buffer *y);
     /* y[i] = w[i] x for n (at most 4) matrices that read the same rows. */
     void (*linear)(struct backend *, int n, struct be_weight *const *w, const struct be_buffer *x, int rows, struct be_buffer *const *y);
     /* From the projections to the rows out_proj reads: convolution, SiLU, q/k normalisation, gated delta rule, norm, times silu(z).
-     * qkv [rows][2*key_heads*key_dim + value_heads*value_dim], z [rows][value_heads*value_dim], a, b [rows][value_heads]; y like z. Advances each span's states of `layer`
-     * (index among GDN layers). Spans of one row use the step form; longer ones the chunk form, cut at multiples of BE_PAGE of the absolute position. */
-    void (*gdn)(struct backend *, const struct be_gdn_weights *, int layer, const struct be_buffer *qkv, const struct be_buffer *z, const struct be_buffer *a,
-                const struct be_buffer *b, const struct be_span *spans, int n_spans, struct be_buffer *y);
-    /* q [rows][heads][2*head_dim: query | gate], k, v [rows][kv_heads*head_dim]: norms, rotary, append to the KV pages, causal attention, times sigmoid(gate).
-     * y [rows][heads*head_dim]. `layer` is the index among attention layers. */
-    void (*attn)(struct backend *, const struct be_attn_weights *, int layer, const struct be_buffer *q, const struct be_buffer *k, const struct be_buffer *v,
-                 const struct be_span *spans, int n_spans, struct be_buffer *y);
+     * qkv [rows][2*key_heads*key_dim + value_heads*value_dim], z [rows][value_heads*value_dim], a, b [rows][value_heads]; y like z.
+     * Advances each span's states of `layer` (index among GDN layers). Spans of one row use the step form; longer ones the chunk form, cut
+     * at multiples of BE_PAGE of the absolute position. */
+    void (*gdn)(struct backend *, const struct be_gdn_weights *, int layer, const struct be_buffer *qkv, const struct be_buffer *z,
+                const struct be_buffer *a, const struct be_buffer *b, const struct be_span *spans, int n_spans, struct be_buffer *y);
+    /* q [rows][heads][2*head_dim: query | gate], k, v [rows][kv_heads*head_dim]: norms, rotary, append to the KV pages, causal attention,
+     * times sigmoid(gate). y [rows][heads*head_dim]. `layer` is the index among attention layers. */
+    void (*attn)(struct backend *, const struct be_attn_weights *, int layer, const struct be_buffer *q, const struct be_buffer *k,
+                 const struct be_buffer *v, const struct be_span *spans, int n_spans, struct be_buffer *y);
     /* y = routed experts + sigmoid(shared gate) * shared expert. */
     void (*moe)(struct backend *, const struct be_moe_weights *, const struct be_buffer *x, int rows, struct be_buffer *y);
     /* logits[i] = w rms(x[pick[i]] + delta[pick[i]]) for n rows; logits float32 [n][vocab]. */
-    void (*head)(struct backend *, const struct be_vector *norm, const struct be_weight *w, const struct be_buffer *x, const struct be_buffer *delta, const int32_t *pick, int n,
-                 struct be_buffer *logits);
+    void (*head)(struct backend *, const struct be_vector *norm, const struct be_weight *w, const struct be_buffer *x,
+                 const struct be_buffer *delta, const int32_t *pick, int n, struct be_buffer *logits);
     /* Slot slots[i] of the step record = lowest id with the largest logit of row i; also readable by tokens after wait. */
     void (*argmax)(struct backend *, const struct be_buffer *logits, const int32_t *slots, int n);
     /* Start the pass on the device (cpu: it has already run). */
@@ -137,7 +147,9 @@ struct backend_ops {
     /* Ids of slots after wait. */
     int (*tokens)(struct backend *, const int32_t *slots, int n, int32_t *ids, struct calla_error *);
 };
-struct backend_base { const struct backend_ops *ops; };
+struct backend_base {
+    const struct backend_ops *ops;
+};
 
 /* Open by name ("auto", "cpu", ...). CALLA_E_UNSUPPORTED lists what this build has. */
 int backend_open(struct backend **out, const char *name, const struct be_options *options, struct calla_error *err);
