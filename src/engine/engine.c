@@ -56,9 +56,10 @@ struct prefix_text engine_text(const struct calla_request *r, int n_more) {
     };
 }
 
-/* An answer that has come to its end is what the next prompt of its conversation goes on from. Its last id was never fed. */
+/* What was answered is what the next prompt of the conversation goes on from, also where it was cut short (a stop string, a user who has
+ * read enough). The last id was not fed, unless the request was cancelled in the very pass that fed it. */
 static void keep_answer(struct calla_engine *e, struct calla_request *r) {
-    int fed = r->n_ids - 1;
+    int fed = sequence_position(r->sequence) - r->n_prompt;
     if (!e->prefix || r->no_cache || fed < 1) return;
     struct prefix_text text = engine_text(r, fed);
     prefix_keep(e->prefix, &text, r->n_prompt + fed, r->sequence);
@@ -67,7 +68,7 @@ static void keep_answer(struct calla_engine *e, struct calla_request *r) {
 void engine_retire(struct calla_engine *e, int seat, enum calla_finish finish, const struct calla_error *err) {
     struct calla_request *r = e->running[seat];
     e->running[seat] = NULL;
-    if (finish == CALLA_FINISH_STOP || finish == CALLA_FINISH_LENGTH) keep_answer(e, r);
+    if (finish != CALLA_FINISH_ERROR) keep_answer(e, r);
     if (e->prefix) prefix_release(e->prefix, &r->hold);
     sequence_free(e->model, r->sequence);
     r->sequence = NULL;
@@ -118,10 +119,12 @@ static void sweep(struct calla_engine *e) {
 enum {
     LOAD_BYTES = 32 << 20,
     SAVE_BYTES = 32 << 20
-}; /* from and to disk's queue between two steps: what a stream may wait for besides a pass */
+};                          /* from disk, and to its queue, between two steps: what streams may wait for besides a pass */
+#define SAVE_NS 3000000000u /* and this long at the end */
 
 /* Look for cached state for those who have just been seated. */
 static void begin_requests(struct calla_engine *e) {
+    uint64_t most = LOAD_BYTES;
     for (int i = 0; i < e->n_running; i++) {
         struct calla_request *r = e->running[i];
         struct prefix_start start;
@@ -132,8 +135,11 @@ static void begin_requests(struct calla_engine *e) {
             continue;
         }
         struct prefix_text text = engine_text(r, 0);
-        r->begun = prefix_begin(e->prefix, &text, r->sequence, &r->hold, LOAD_BYTES, &start, &broken);
-        if (!r->begun) continue;
+        r->begun = prefix_begin(e->prefix, &text, r->sequence, &r->hold, most, &start, &broken);
+        if (!r->begun) {
+            most = 0; /* one after the other */
+            continue;
+        }
         if (broken) {
             struct calla_error err;
             err_set(&err, CALLA_E_BACKEND, "cached state could not be copied");
@@ -218,7 +224,7 @@ static bool wait_for_work(struct calla_engine *e) {
 
 enum { SAVE_SECONDS = 5 }; /* about: what may be added to the end of a server */
 
-/* What the store has not yet seen, as long as it takes any. */
+/* What the store has not yet seen: little, since it is offered all the time. */
 static void save_the_rest(struct calla_engine *e) {
     if (!e->store) return;
     uint64_t deadline = clock_ns() + SAVE_SECONDS * 1000000000ull;

@@ -151,6 +151,30 @@ static void after_an_answer(void **state) {
     calla_engine_close(e);
 }
 
+/* An answer that the reader cuts short is gone on from, too. */
+static void after_half_an_answer(void **state) {
+    (void)state;
+    struct calla_engine *e = open_tiny(tiny_options());
+    int32_t talk[320];
+    make_prompt(talk, 320, 3, VOCAB);
+    struct calla_params p = wanted(talk, 30, 0, NULL, 0);
+    struct calla_request *r = must_submit(e, &p);
+    int n = 0;
+    for (enum calla_step step = CALLA_STEP_WAIT; n < 200; n++) {
+        struct calla_token t;
+        assert_int_equal(calla_request_next(r, -1, &step, &t, NULL), 0);
+        if (step != CALLA_STEP_TOKEN) break;
+        talk[30 + n] = t.id;
+        if (n == 100) calla_request_cancel(r);
+    }
+    calla_request_free(r);
+    assert_in_range(n, 101, 199);
+    p = wanted(talk, 30 + n + 20, 1, NULL, 0);
+    struct answer a = answer(e, &p);
+    assert_in_range(a.cached, 30 + n - 1, 30 + n);
+    calla_engine_close(e);
+}
+
 /* Ten turns, each as long as the last and its answer: every one begins at the end of the answer before. */
 static void ten_turns(struct calla_engine *e, uint64_t salt, int turns) {
     int32_t talk[640];
@@ -310,6 +334,7 @@ int main(void) {
         cmocka_unit_test(other_cuts_other_salt),
         cmocka_unit_test(where_prompts_part),
         cmocka_unit_test(after_an_answer),
+        cmocka_unit_test(after_half_an_answer),
         cmocka_unit_test(conversations_grow),
         cmocka_unit_test(small_requests_beside_a_long_conversation),
         cmocka_unit_test(the_budget_to_the_byte),
