@@ -1,4 +1,4 @@
-/* engine/prefix.c - the tree: nodes and snapshots come, are worth something, and go. See engine/prefix.h; the way in is prefix_find.c. */
+/* engine/prefix.c - the tree: nodes and snapshots come, are worth something, and go. See engine/prefix.h; prefix_find.c is the way in. */
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/num.h"
@@ -143,7 +143,7 @@ struct node *prefix_child(struct prefix *p, const struct node *parent, const int
     return NULL;
 }
 
-static struct node *child_with(struct prefix *p, const struct node *parent, const int32_t *ids, uint64_t cuts) {
+struct node *prefix_child_with(struct prefix *p, const struct node *parent, const int32_t *ids, uint64_t cuts) {
     struct node *n = NULL;
     while ((n = prefix_child(p, parent, ids, n)) != NULL) {
         if (n->cuts == cuts) return n;
@@ -151,8 +151,7 @@ static struct node *child_with(struct prefix *p, const struct node *parent, cons
     return NULL;
 }
 
-/* parent NULL: a root. The page is held. NULL: no spare node. */
-static struct node *new_node(struct prefix *p, struct node *parent, const int32_t *ids, uint64_t cuts, int32_t page, uint64_t salt) {
+struct node *prefix_new_node(struct prefix *p, struct node *parent, const int32_t *ids, uint64_t cuts, int32_t page, uint64_t salt) {
     struct node *n = p->spare_nodes;
     if (n) p->spare_nodes = n->next;
     else if (p->used_nodes < p->max_nodes) n = &p->nodes[p->used_nodes++];
@@ -212,14 +211,14 @@ void prefix_release(struct prefix *p, struct prefix_hold *hold) {
 
 /* ---- snapshots ---- */
 
-static struct snap *find_snap(const struct node *n, const int32_t *tail, int n_tail, uint64_t cuts) {
+struct snap *prefix_find_snap(const struct node *n, const int32_t *tail, int n_tail, uint64_t cuts) {
     for (struct snap *s = n->snaps; s; s = s->next) {
         if (s->n_tail == n_tail && s->cuts == cuts && memcmp(s->tail, tail, (size_t)n_tail * sizeof *tail) == 0) return s;
     }
     return NULL;
 }
 
-static struct snap *new_snap(struct prefix *p, struct node *n, const int32_t *tail, int n_tail, uint64_t cuts, struct snapshot *state) {
+struct snap *prefix_new_snap(struct prefix *p, struct node *n, const int32_t *tail, int n_tail, uint64_t cuts, struct snapshot *state) {
     struct snap *s = p->spare_snaps;
     if (s) p->spare_snaps = s->next;
     else if (p->used_snaps < p->max_snaps) s = &p->snaps[p->used_snaps++];
@@ -232,8 +231,6 @@ static struct snap *new_snap(struct prefix *p, struct node *n, const int32_t *ta
     p->snapshot_blocks += (uint64_t)model_snapshot_blocks(p->m, n_tail);
     return s;
 }
-
-static bool offer_snap(struct prefix *p, struct snap *s, uint64_t most, uint64_t *bytes);
 
 static void drop_snap(struct prefix *p, struct snap *s) {
     struct node *n = s->node;
@@ -252,14 +249,12 @@ static void drop_snap(struct prefix *p, struct snap *s) {
 
 /* ---- worth ---- */
 
-static int position_of(const struct snap *s) { return s->node->depth * BE_PAGE + s->n_tail; }
-
 /* Where a prompt would begin that goes through n and on with the ids `tail`, if nothing from `position` on were kept. */
 static int begin_before(const struct node *n, const int32_t *tail, int position) {
     for (; n; tail = n->ids, n = n->parent) {
         int best = -1;
         for (const struct snap *s = n->snaps; s; s = s->next) {
-            int at = position_of(s);
+            int at = prefix_position(s);
             if (at < position && at > best && memcmp(s->tail, tail, (size_t)s->n_tail * sizeof *tail) == 0) best = at;
         }
         if (best >= 0) return best;
@@ -296,7 +291,7 @@ static double worth(int tokens, int blocks, double chance) {
 }
 
 static double worth_of(const struct prefix *p, const struct snap *s) {
-    int position = position_of(s);
+    int position = prefix_position(s);
     double chance = exp2((s->used - p->now) / HALF_LIFE);
     if (s->hits < 2 && superseded(s)) chance *= SUPERSEDED;
     return worth(position - begin_before(s->node, s->tail, position), size_of(p, s), chance);
@@ -335,7 +330,7 @@ bool prefix_room(struct prefix *p, int n, double limit) {
         struct snap *victim = cheapest(p, &least);
         if (!victim || least >= limit) return false;
         if (p->backed && !victim->saved)
-            offer_snap(p, victim, p->staging_bytes, &bytes); /* the last chance, if there is not much left to do */
+            prefix_offer(p, victim, p->staging_bytes, &bytes); /* the last chance, if there is not much left to do */
         drop_snap(p, victim);
         p->evicted++;
     }
@@ -364,7 +359,7 @@ static struct node *follow(struct prefix *p, const struct prefix_text *t, int n_
     int32_t ids[BE_PAGE];
     while (n && n->depth < n_full) {
         page_ids(t, n->depth, BE_PAGE, ids);
-        struct node *next = child_with(p, n, ids, page_cuts(t, n->depth));
+        struct node *next = prefix_child_with(p, n, ids, page_cuts(t, n->depth));
         if (!next) break;
         n = next;
     }
@@ -374,10 +369,10 @@ static struct node *follow(struct prefix *p, const struct prefix_text *t, int n_
 /* Nodes for the sequence's pages from n (NULL: nothing, not even a root) down to n_full; NULL when the nodes ran out. */
 static struct node *extend(struct prefix *p, const struct prefix_text *t, struct node *n, int n_full, const struct sequence *s) {
     int32_t ids[BE_PAGE];
-    if (!n) n = new_node(p, NULL, NULL, 1, -1, t->salt);
+    if (!n) n = prefix_new_node(p, NULL, NULL, 1, -1, t->salt);
     while (n && n->depth < n_full) {
         page_ids(t, n->depth, BE_PAGE, ids);
-        struct node *next = new_node(p, n, ids, page_cuts(t, n->depth), sequence_page(s, n->depth), 0);
+        struct node *next = prefix_new_node(p, n, ids, page_cuts(t, n->depth), sequence_page(s, n->depth), 0);
         if (!next) reap(p, n);
         n = next;
     }
@@ -390,7 +385,7 @@ void prefix_keep(struct prefix *p, const struct prefix_text *t, int position, st
     uint64_t cuts = t->loose_from < position ? RECORD_LOOSE : prefix_cuts(t, n_full) & prefix_cut_mask(n_tail);
     page_ids(t, n_full, n_tail, tail);
     struct node *n = follow(p, t, n_full);
-    struct snap *known = n && n->depth == n_full ? find_snap(n, tail, n_tail, cuts) : NULL;
+    struct snap *known = n && n->depth == n_full ? prefix_find_snap(n, tail, n_tail, cuts) : NULL;
     if (known) {
         known->used = p->now;
         return;
@@ -407,7 +402,7 @@ void prefix_keep(struct prefix *p, const struct prefix_text *t, int position, st
         p->declined++;
     } else if (snapshot_take(p->m, s, &state, &err) != 0) {
         log_line(LOG_ERROR, "prefix cache: nothing is kept at position %d: %s", position, err.message);
-    } else if ((n = extend(p, t, n, n_full, s)) == NULL || !new_snap(p, n, tail, n_tail, cuts, state)) {
+    } else if ((n = extend(p, t, n, n_full, s)) == NULL || !prefix_new_snap(p, n, tail, n_tail, cuts, state)) {
         snapshot_free(p->m, state);
         reap(p, n);
         p->declined++;
@@ -415,147 +410,6 @@ void prefix_keep(struct prefix *p, const struct prefix_text *t, int position, st
         p->stored++;
     }
     prefix_release(p, &hold);
-}
-
-/* ---- to the backing ---- */
-
-/* Offer one record; read fills its payload. True: it is settled (taken, there already, or given up). */
-static bool offer(struct prefix *p, const struct record *r, const struct node *page, const struct snap *state, uint64_t *bytes) {
-    void *buffer = NULL;
-    struct calla_error err = {0};
-    switch (p->backing.offer(p->backing.ctx, r, &buffer)) {
-    case RECORD_LATER: return false;
-    case RECORD_HAVE: return true;
-    case RECORD_TAKE: break;
-    }
-    int rc = page ? page_read(p->m, page->page, buffer, &err) : snapshot_read(p->m, state->state, buffer, &err);
-    if (rc) log_line(LOG_ERROR, "prefix cache: a record is not stored: %s", err.message);
-    p->backing.offered(p->backing.ctx, buffer, rc == 0);
-    *bytes += r->bytes;
-    return true;
-}
-
-static struct record page_record(const struct prefix *p, const struct node *n) {
-    struct record r = {.kind = RECORD_PAGE,
-                       .key = n->key,
-                       .parent = n->parent->key,
-                       .position = n->depth * BE_PAGE,
-                       .n_ids = BE_PAGE,
-                       .cuts = n->cuts,
-                       .bytes = (size_t)model_page_bytes(p->m)};
-    memcpy(r.ids, n->ids, sizeof r.ids);
-    return r;
-}
-
-static struct record state_record(const struct prefix *p, const struct snap *s) {
-    struct record r = {.kind = RECORD_STATE,
-                       .parent = s->node->key,
-                       .position = position_of(s),
-                       .n_ids = s->n_tail,
-                       .cuts = s->cuts,
-                       .bytes = (size_t)snapshot_bytes(p->m, s->n_tail)};
-    memcpy(r.ids, s->tail, (size_t)s->n_tail * sizeof *r.ids);
-    if (p->backed) r.key = record_state_key(&r.parent, s->tail, s->n_tail, s->cuts);
-    return r;
-}
-
-/* Pages from the root on, then the state. False: not everything is settled: `most` was reached, or the backing wants to be asked again
- * later. */
-static bool offer_snap(struct prefix *p, struct snap *s, uint64_t most, uint64_t *bytes) {
-    /* what the backing had it may have given up since, the deepest pages first */
-    for (struct node *n = s->node; n->parent && !(n->saved && p->backing.has_page(p->backing.ctx, &n->key)); n = n->parent)
-        n->saved = false;
-    for (struct node *n = s->node, *first; n->parent && !n->saved; n = s->node) {
-        for (first = n; first->parent->parent && !first->parent->saved;) first = first->parent;
-        struct record r = page_record(p, first);
-        if (*bytes >= most || !offer(p, &r, first, NULL, bytes)) return false;
-        first->saved = true;
-    }
-    struct record r = state_record(p, s);
-    if (*bytes >= most || !offer(p, &r, NULL, s, bytes)) return false;
-    s->saved = true;
-    p->n_unsaved--;
-    return true;
-}
-
-bool prefix_flush(struct prefix *p, uint64_t most) {
-    uint64_t bytes = 0;
-    if (!p->backed) return false;
-    for (int i = 0; i < p->n_live && p->n_unsaved; i++) {
-        struct snap *s = p->live[i];
-        if (s->saved) continue;
-        if (!offer_snap(p, s, most, &bytes)) return true;
-    }
-    return false;
-}
-
-/* ---- in and out ---- */
-
-void prefix_unpick(struct prefix *p, struct prefix_pick *pick) {
-    if (pick->snap) pick->snap->pins--;
-    pick->snap = NULL;
-    prefix_release(p, &pick->hold);
-}
-
-uint64_t prefix_export_bytes(const struct prefix *p, const struct prefix_pick *pick, int i) {
-    return i < pick->n_full ? model_page_bytes(p->m) : snapshot_bytes(p->m, pick->n_tail);
-}
-
-int prefix_export(struct prefix *p, const struct prefix_pick *pick, int i, struct record *r, void *payload, struct calla_error *err) {
-    const struct node *n = pick->snap->node;
-    if (i == pick->n_full) {
-        *r = state_record(p, pick->snap);
-        return snapshot_read(p->m, pick->snap->state, payload, err);
-    }
-    while (n->depth > i + 1) n = n->parent;
-    *r = page_record(p, n);
-    return page_read(p->m, n->page, payload, err);
-}
-
-static int no_room(struct calla_error *err) { return err_set(err, CALLA_E_BUDGET, "the prefix cache has no room for what is loaded"); }
-
-static int import_page(struct prefix *p, struct prefix_hold *hold, const struct record *r, const void *payload, struct calla_error *err) {
-    struct node *parent = hold->at, *n = child_with(p, parent, r->ids, r->cuts);
-    if (!n) {
-        int32_t page;
-        if (!prefix_make_room(p, 1)) return no_room(err);
-        int rc = page_load(p->m, payload, &page, err);
-        if (rc) return rc;
-        n = new_node(p, parent, r->ids, r->cuts, page, 0);
-        page_drop(p->m, page); /* the node's from now on */
-        if (!n) return no_room(err);
-    }
-    struct prefix_hold next;
-    prefix_pin(&next, n);
-    prefix_release(p, hold);
-    *hold = next;
-    return 0;
-}
-
-static int import_state(struct prefix *p, struct node *n, const struct record *r, const void *payload, struct calla_error *err) {
-    struct snapshot *state;
-    if (find_snap(n, r->ids, r->n_ids, r->cuts)) return 0;
-    if (!prefix_make_room(p, model_snapshot_blocks(p->m, r->n_ids))) return no_room(err);
-    int rc = snapshot_load(p->m, r->n_ids, payload, &state, err);
-    if (rc) return rc;
-    struct snap *s = new_snap(p, n, r->ids, r->n_ids, r->cuts, state);
-    if (!s) {
-        snapshot_free(p->m, state);
-        return no_room(err);
-    }
-    p->loaded++;
-    return 0;
-}
-
-int prefix_import(struct prefix *p, uint64_t salt, struct prefix_hold *hold, const struct record *r, const void *payload,
-                  struct calla_error *err) {
-    if (!hold->at) {
-        struct node *root = prefix_root(p, salt);
-        if (!root) root = new_node(p, NULL, NULL, 1, -1, salt);
-        if (!root) return no_room(err);
-        prefix_pin(hold, root);
-    }
-    return r->kind == RECORD_PAGE ? import_page(p, hold, r, payload, err) : import_state(p, hold->at, r, payload, err);
 }
 
 void prefix_stats(const struct prefix *p, struct calla_cache_stats *out) {

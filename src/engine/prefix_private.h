@@ -1,4 +1,5 @@
-/* engine/prefix_private.h - the tree's fields, for prefix.c (what is kept), prefix_find.c (what is found) and their tests. */
+/* engine/prefix_private.h - the tree's fields, for prefix.c (what is kept), prefix_find.c (what is found), prefix_move.c (what goes out and
+ * comes in) and their tests. */
 #ifndef ENGINE_PREFIX_PRIVATE_H
 #define ENGINE_PREFIX_PRIVATE_H
 #include "engine/prefix.h"
@@ -75,6 +76,15 @@ bool prefix_is_cut(const struct prefix_text *t, int position);
 struct node *prefix_root(struct prefix *p, uint64_t salt); /* NULL: not there */
 /* The next in the chain (from NULL: the first) of children of `parent` with these ids, whatever their cuts. */
 struct node *prefix_child(struct prefix *p, const struct node *parent, const int32_t *ids, const struct node *after);
+struct node *prefix_child_with(struct prefix *p, const struct node *parent, const int32_t *ids, uint64_t cuts);
+/* parent NULL: the root of a salt. The page is held. NULL: no spare node. */
+struct node *prefix_new_node(struct prefix *p, struct node *parent, const int32_t *ids, uint64_t cuts, int32_t page, uint64_t salt);
+struct snap *prefix_find_snap(const struct node *n, const int32_t *tail, int n_tail, uint64_t cuts);
+struct snap *prefix_new_snap(struct prefix *p, struct node *n, const int32_t *tail, int n_tail, uint64_t cuts, struct snapshot *state);
+static inline int prefix_position(const struct snap *s) { return s->node->depth * BE_PAGE + s->n_tail; }
+/* Offer the backing a snapshot: pages from the root on, then the state. False: not everything is settled: `most` was reached, or the
+ * backing wants to be asked again later. *bytes grows by what was taken. */
+bool prefix_offer(struct prefix *p, struct snap *s, uint64_t most, uint64_t *bytes);
 void prefix_pin(struct prefix_hold *hold, struct node *node);
 /* As prefix_make_room, but nothing worth `limit` or more is given up; then nothing is given up at all. */
 bool prefix_room(struct prefix *p, int n, double limit);
