@@ -176,6 +176,15 @@ static int copy_file(const char *from_dir, const char *to_dir, const char *name,
     return code;
 }
 
+/* Before gigabytes are written for it. */
+static int check_tokenizer(const char *dir, struct calla_error *err) {
+    uint64_t size;
+    char *path = file_join(dir, "tokenizer.json");
+    int code = path ? file_size(path, &size, err) : err_set(err, CALLA_E_MEMORY, "out of memory");
+    mem_free(path);
+    return code;
+}
+
 static int check_disk(const char *dir, uint64_t need, struct calla_error *err) {
     struct statvfs v;
     if (statvfs(dir, &v)) return err_set(err, CALLA_E_IO, "%s: %s", dir, strerror(errno));
@@ -203,6 +212,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     if (code) return code;
     if (n_rest != 1) return err_set(err, CALLA_E_USAGE, "the folder to write is wanted: calla synth DIR");
     const char *dir = rest[0];
+    if (tokenizer && (code = check_tokenizer(tokenizer, err)) != 0) return code;
     if (mkdir(dir, 0777) && errno != EEXIST) return err_set(err, CALLA_E_IO, "%s: %s", dir, strerror(errno));
     struct synth_list list = {0};
     struct writer w = {.seed = seed, .quiet = quiet, .block = mem_alloc(BLOCK)};

@@ -27,7 +27,7 @@ static void write_ids(struct str *out, const struct calla_ids *ids) {
 int read_ids(const char *text, size_t n, struct calla_ids *ids, struct calla_error *err) {
     size_t at = 0;
     while (at < n) {
-        if (strchr(" \t\r\n,[]", text[at])) {
+        if (text[at] && strchr(" \t\r\n,[]", text[at])) {
             at++;
             continue;
         }
