@@ -63,7 +63,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     struct answer a = {0};
     code = read_words(n_rest, rest, &text, err);
     if (!code && tools_path) code = read_input(tools_path, &tools, err);
-    if (!code && tools_path && !tools.len) code = err_set(err, CALLA_E_FORMAT, "%s: the file is empty, a JSON list is wanted", tools_path);
+    if (!code && tools_path && !tools.len) code = err_set(err, CALLA_E_INVALID, "%s: the file is empty, a JSON list is wanted", tools_path);
     if (!code && !text.len) code = err_set(err, CALLA_E_USAGE, "no prompt: give it as argument or on standard input");
     if (!code && raw) code = calla_prompt_raw(text.data, text.len, true, &prompt, err);
     else if (!code) code = build_prompt(str_view(&text), system, str_view(&tools), think == 1, &prompt, err);
