@@ -45,7 +45,7 @@ static inline struct calla_params wanted(const int32_t *prompt, int n, int n_out
     return p;
 }
 static inline void take_answer(struct calla_request *r, struct answer *a) {
-    static struct got g;
+    static _Thread_local struct got g;
     read_all(r, &g);
     if (g.rc) fail_msg("%s", g.err.message);
     assert_true(g.n <= 64);

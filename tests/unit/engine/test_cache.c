@@ -4,6 +4,7 @@
 #include "base/mem.h"
 #include "unit/engine/cached.h"
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -204,6 +205,31 @@ static void conversations_grow(void **state) {
     calla_engine_close(e);
 }
 
+struct talker {
+    struct calla_engine *engine;
+    uint64_t salt;
+};
+static void *talk(void *arg) {
+    const struct talker *t = arg;
+    ten_turns(t->engine, t->salt, SLOWLY ? 3 : 10);
+    return NULL;
+}
+static void nine_conversations_at_once(void **state) {
+    (void)state;
+    struct calla_options o = tiny_options();
+    o.max_seq = 640;
+    o.parallel = 4;
+    struct calla_engine *e = open_tiny(o);
+    struct talker talkers[9];
+    pthread_t threads[9];
+    for (int i = 0; i < 9; i++) {
+        talkers[i] = (struct talker){e, (uint64_t)(100 + i)};
+        assert_int_equal(pthread_create(&threads[i], NULL, talk, &talkers[i]), 0);
+    }
+    for (int i = 0; i < 9; i++) pthread_join(threads[i], NULL);
+    calla_engine_close(e);
+}
+
 /* A long conversation, then small requests one after the other in a cache that has hardly more room: it is still there. */
 static void small_requests_beside_a_long_conversation(void **state) {
     (void)state;
@@ -336,6 +362,7 @@ int main(void) {
         cmocka_unit_test(after_an_answer),
         cmocka_unit_test(after_half_an_answer),
         cmocka_unit_test(conversations_grow),
+        cmocka_unit_test(nine_conversations_at_once),
         cmocka_unit_test(small_requests_beside_a_long_conversation),
         cmocka_unit_test(the_budget_to_the_byte),
         cmocka_unit_test(memory_is_flat),
