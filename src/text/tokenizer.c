@@ -147,11 +147,3 @@ int calla_encode(const struct calla_tokenizer *tok, const char *text, size_t n, 
     struct tok_piece piece = {text, n, control};
     return tok_encode_pieces(tok, &piece, 1, out, err);
 }
-
-int tok_encode_plain(const struct calla_tokenizer *tok, const char *text, size_t n, struct calla_ids *out, struct calla_error *err) {
-    return calla_encode(tok, text, n, false, out, err);
-}
-
-int tok_encode_control(const struct calla_tokenizer *tok, const char *text, size_t n, struct calla_ids *out, struct calla_error *err) {
-    return calla_encode(tok, text, n, true, out, err);
-}

@@ -19,10 +19,6 @@ struct tok_piece {
 int tok_encode_pieces(const struct calla_tokenizer *tok, const struct tok_piece *pieces, size_t n, struct calla_ids *out,
                       struct calla_error *err);
 
-/* One piece: text that spells no control tokens, and text that may. */
-int tok_encode_plain(const struct calla_tokenizer *tok, const char *text, size_t n, struct calla_ids *out, struct calla_error *err);
-int tok_encode_control(const struct calla_tokenizer *tok, const char *text, size_t n, struct calla_ids *out, struct calla_error *err);
-
 /* The tokenizer of a tokenizer.json in memory, without stop ids; `where` names it in errors. */
 int tok_open_memory(struct calla_tokenizer **out, const char *json, size_t n, const char *where, struct calla_error *err);
 

@@ -100,14 +100,14 @@ def test_memory_is_what_info_says(four):
 @pytest.mark.skipif(sys.platform != "linux", reason="RssAnon is Linux's")
 def test_memory_with_a_full_cache(four):
     """The prefix cache fills to its size and no further."""
-    words = ["--max-seq", "1024", "--parallel", "1", "--cache-bytes", "60M"]
+    words = ["--max-seq", "1024", "--parallel", "1", "--cache-bytes", "40M"]
     info = calla_json("info", "--json", *words, model=four)
     serving = Serving(four, *words)
     try:
         before = None
-        for first in range(1, 21):
+        for first in range(1, 13):
             serving.use(first, 700)
-            if first == 16:
+            if first == 9:
                 before = serving.memory()["RssAnon"]
         full = serving.memory()["RssAnon"]
         assert abs(full / info["resident_most"] - 1) < 0.05, (full, info)
