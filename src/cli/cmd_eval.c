@@ -176,6 +176,8 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         code = got;
     }
     if (!code && reference) r.has_reference = json_double(json_get(json_get(reference, "eval_txt"), "perplexity"), &r.reference_perplexity);
+    if (!code && reference_path && !(r.reference_perplexity > 0))
+        code = err_set(err, CALLA_E_FORMAT, "%s: its eval_txt.perplexity is not a number over 0: not a reference", reference_path);
     if (!code) code = eval_text(&s, str_view(&text), reference, &r, err);
     if (!code) code = eval_first(&s, reference, &r, err);
     if (!code) print_result(&r, &s.info, json);

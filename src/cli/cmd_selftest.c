@@ -135,7 +135,10 @@ static int tokenizer_case(struct tester *t, const struct json *c, int index, str
     struct calla_ids want = {0}, got = {0};
     const struct json *text = json_get(c, "text");
     int code = score_ids(json_get(c, "ids"), &want, err);
-    if (code || !json_is(text, JSON_STRING)) return err_set(err, CALLA_E_FORMAT, "tokenizer case %d is not {text, ids}", index);
+    if (code || !json_is(text, JSON_STRING)) {
+        calla_ids_free(&want);
+        return err_set(err, CALLA_E_FORMAT, "tokenizer case %d is not {text, ids}", index);
+    }
     snprintf(name, sizeof name, "text %d", index);
     code = calla_encode(t->s->tokenizer, text->string.p, text->string.n, true, &got, err);
     if (!code) {

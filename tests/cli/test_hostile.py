@@ -83,3 +83,17 @@ def test_synth_looks_for_the_tokenizer_first(tmp_path):
     target = tmp_path / "synth"
     calla("synth", "--layers", 1, "--tokenizer", pathlib.Path(tmp_path, "nowhere"), target, rc=3)
     assert not target.exists()
+
+
+@pytest.mark.parametrize("case", ['[{"text":5,"ids":[1]}]', '[{"text":"a","ids":["x"]}]', '[{"text":"a","ids":[1,-1]}]'])
+def test_selftest_refuses_a_case_that_is_none(case, tmp_path):
+    """The sanitizer build also sees that nothing of a refused case is lost."""
+    (tmp_path / "cases.json").write_text(case)
+    calla("selftest", "--max-seq", 64, tmp_path / "cases.json", rc=5)
+
+
+@pytest.mark.parametrize("reference", ["{}", "[]", '{"eval_txt":{"perplexity":"x"}}', '{"eval_txt":{"perplexity":0,"documents":[]}}'])
+def test_eval_does_not_pass_over_a_reference_that_is_none(reference, tmp_path):
+    (tmp_path / "text.txt").write_text("A fox.")
+    (tmp_path / "reference.json").write_text(reference)
+    calla("eval", "--max-seq", 64, "--text", tmp_path / "text.txt", "--reference", tmp_path / "reference.json", rc=5)
