@@ -40,6 +40,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     struct session s = {0};
     struct score score = {0};
     code = read_words(n_rest, rest, &in, err);
+    common.cache_bytes = 0;
     if (!code) code = session_open(&s, &common, 1, text ? SESSION_NEEDS_TEXT : 0, err);
     const char *p = in.data ? in.data : "";
     if (!code) code = text ? calla_encode(s.tokenizer, p, in.len, true, &ids, err) : read_ids(p, in.len, &ids, err);

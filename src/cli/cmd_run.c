@@ -67,6 +67,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     if (!code && !text.len) code = err_set(err, CALLA_E_USAGE, "no prompt: give it as argument or on standard input");
     if (!code && raw) code = calla_prompt_raw(text.data, text.len, true, &prompt, err);
     else if (!code) code = build_prompt(str_view(&text), system, str_view(&tools), think == 1, &prompt, err);
+    common.cache_bytes = 0; /* nothing comes back to one answer */
     if (!code) code = session_open(&s, &common, 1, SESSION_NEEDS_TEXT, err);
     if (!code) code = calla_prompt_encode(prompt, s.tokenizer, &ids, err);
     if (!code) {
