@@ -1,6 +1,7 @@
 # tools/door.sh - sourced by ./run and ./test: finds what is missing, says so, installs it, builds. POSIX sh.
 #
-# door_install WANT...  WANT is "c" (compiler, cmake, ninja, pkg-config and the libraries), "test" (cmocka, clang and sanitizers, python venv)
+# door_install WANT...  WANT is "c" (compiler, cmake, ninja, pkg-config and the libraries), "test" (besides: cmocka, clang and sanitizers,
+#                        python venv), "slow" (besides: an arm64 compiler and qemu)
 # door_build PRESET [TARGET...]   configures once, then builds incrementally
 
 say() { printf '%s\n' "calla: $*" >&2; }
@@ -50,6 +51,8 @@ door_apt_name() {
     venv) echo python3-venv ;;
     git) echo git ;;
     curl) echo curl ;;
+    qemu-aarch64) echo qemu-user ;;
+    aarch64-linux-gnu-gcc) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross ;;
     *) die "no package known for $1" ;;
     esac
 }
@@ -72,7 +75,8 @@ door_brew_name() {
 door_install() {
     needs="cc cmake ninja pkg-config pc:libmicrohttpd pc:libpcre2-8 pc:libutf8proc pc:libzstd"
     [ "$(uname)" = Darwin ] || needs="$needs pc:libedit pc:libcrypto"
-    [ "${1:-c}" = test ] && needs="$needs c++ clang libfuzzer pc:cmocka python3 venv git curl"
+    case ${1:-c} in test | slow) needs="$needs c++ clang libfuzzer pc:cmocka python3 venv git curl" ;; esac
+    [ "${1:-c}" = slow ] && [ "$(uname -sm)" = "Linux x86_64" ] && needs="$needs qemu-aarch64 aarch64-linux-gnu-gcc"
     missing=$(door_missing "$needs")
     [ -z "$missing" ] && return 0
     say "missing:$missing"
