@@ -209,6 +209,57 @@ void prefix_release(struct prefix *p, struct prefix_hold *hold) {
     reap(p, n);
 }
 
+/* ---- which snapshot continues which ---- */
+
+/* Where a prompt would begin that goes through n and on with the ids `tail`, if nothing from `position` on were kept; NULL: at its first
+ * id. */
+static struct snap *last_before(const struct node *n, const int32_t *tail, int position) {
+    for (; n; tail = n->ids, n = n->parent) {
+        struct snap *best = NULL;
+        for (struct snap *s = n->snaps; s; s = s->next) {
+            int at = prefix_position(s);
+            if (at < position && (!best || at > prefix_position(best)) && memcmp(s->tail, tail, (size_t)s->n_tail * sizeof *tail) == 0)
+                best = s;
+        }
+        if (best) return best;
+    }
+    return NULL;
+}
+
+/* Whether a prompt that reaches s has passed the position of `first`. */
+static bool passes(const struct snap *s, const struct snap *first) {
+    const struct node *n = s->node;
+    const int32_t *ids = s->tail;
+    if (n == first->node && s->n_tail <= first->n_tail) return false;
+    for (; n && n->depth > first->node->depth; n = n->parent) ids = n->ids;
+    return n == first->node && memcmp(ids, first->tail, (size_t)first->n_tail * sizeof *ids) == 0;
+}
+
+/* s has come: it stands between the snapshot above it and some of those that this one had below. */
+static void link_snap(struct prefix *p, struct snap *s) {
+    s->above = last_before(s->node, s->tail, prefix_position(s));
+    for (int i = 0; i < p->n_live; i++) {
+        struct snap *x = p->live[i];
+        if (x == s || x->above != s->above || !passes(x, s)) continue;
+        if (x->above) x->above->below--;
+        x->above = s;
+        s->below++;
+    }
+    if (s->above) s->above->below++;
+}
+
+/* s has gone from its node. */
+static void unlink_snap(struct prefix *p, struct snap *s) {
+    for (int i = 0; i < p->n_live && s->below; i++) {
+        struct snap *x = p->live[i];
+        if (x->above != s) continue;
+        s->below--;
+        x->above = last_before(x->node, x->tail, prefix_position(x)); /* s->above, or the same ids as s with other cuts */
+        if (x->above) x->above->below++;
+    }
+    if (s->above) s->above->below--;
+}
+
 /* ---- snapshots ---- */
 
 struct snap *prefix_find_snap(const struct node *n, const int32_t *tail, int n_tail, uint64_t cuts) {
@@ -228,6 +279,7 @@ struct snap *prefix_new_snap(struct prefix *p, struct node *n, const int32_t *ta
     n->snaps = s;
     p->live[p->n_live++] = s;
     p->n_unsaved++;
+    link_snap(p, s);
     p->snapshot_blocks += (uint64_t)model_snapshot_blocks(p->m, n_tail);
     return s;
 }
@@ -237,6 +289,7 @@ static void drop_snap(struct prefix *p, struct snap *s) {
     struct snap **where = &n->snaps;
     while (*where != s) where = &(*where)->next;
     *where = s->next;
+    unlink_snap(p, s);
     p->live[s->at] = p->live[--p->n_live];
     p->live[s->at]->at = s->at;
     if (!s->saved) p->n_unsaved--;
@@ -248,30 +301,6 @@ static void drop_snap(struct prefix *p, struct snap *s) {
 }
 
 /* ---- worth ---- */
-
-/* Where a prompt would begin that goes through n and on with the ids `tail`, if nothing from `position` on were kept. */
-static int begin_before(const struct node *n, const int32_t *tail, int position) {
-    for (; n; tail = n->ids, n = n->parent) {
-        int best = -1;
-        for (const struct snap *s = n->snaps; s; s = s->next) {
-            int at = prefix_position(s);
-            if (at < position && at > best && memcmp(s->tail, tail, (size_t)s->n_tail * sizeof *tail) == 0) best = at;
-        }
-        if (best >= 0) return best;
-    }
-    return 0;
-}
-
-/* Whether a deeper snapshot continues this one. */
-static bool superseded(const struct snap *s) {
-    for (const struct node *n = s->node->child; n; n = n->sibling) {
-        if (memcmp(n->ids, s->tail, (size_t)s->n_tail * sizeof *s->tail) == 0) return true;
-    }
-    for (const struct snap *o = s->node->snaps; o; o = o->next) {
-        if (o->n_tail > s->n_tail && memcmp(o->tail, s->tail, (size_t)s->n_tail * sizeof *s->tail) == 0) return true;
-    }
-    return false;
-}
 
 /* Blocks that come back if s goes. */
 static int size_of(const struct prefix *p, const struct snap *s) {
@@ -291,10 +320,10 @@ static double worth(int tokens, int blocks, double chance) {
 }
 
 static double worth_of(const struct prefix *p, const struct snap *s) {
-    int position = prefix_position(s);
+    int before = s->above ? prefix_position(s->above) : 0;
     double chance = exp2((s->used - p->now) / HALF_LIFE);
-    if (s->hits < 2 && superseded(s)) chance *= SUPERSEDED;
-    return worth(position - begin_before(s->node, s->tail, position), size_of(p, s), chance);
+    if (s->hits < 2 && s->below) chance *= SUPERSEDED;
+    return worth(prefix_position(s) - before, size_of(p, s), chance);
 }
 
 /* The snapshot worth least that may go, the least recently used among equals; NULL: none. */
@@ -393,7 +422,8 @@ void prefix_keep(struct prefix *p, const struct prefix_text *t, int position, st
     int blocks = model_snapshot_blocks(p->m, n_tail), shared = n ? n->depth : 0;
     int32_t next[BE_PAGE];
     page_ids(t, shared, shared < n_full ? BE_PAGE : n_tail, next);
-    double value = worth(position - begin_before(n, next, position), blocks + n_full - shared, 1);
+    const struct snap *before = last_before(n, next, position);
+    double value = worth(position - (before ? prefix_position(before) : 0), blocks + n_full - shared, 1);
     struct prefix_hold hold = {0};
     struct snapshot *state = NULL;
     struct calla_error err = {0};

@@ -20,7 +20,9 @@ struct node {
 };
 struct snap {
     struct node *node;
-    struct snap *next; /* on its node, or among the spare */
+    struct snap *next;  /* on its node, or among the spare */
+    struct snap *above; /* the nearest position before this one on its way at which a prompt can begin; NULL: its first id */
+    int below;          /* how many have this one above them */
     struct snapshot *state;
     int32_t tail[BE_PAGE]; /* [n_tail] */
     int n_tail;

@@ -31,6 +31,28 @@ static void close_both(struct model *m, struct prefix *p) {
     if (fake.broken) fail_msg("the tree broke a rule of model.h: %s", fake.broken);
 }
 
+static bool on_the_way(const struct snap *x, const struct snap *first) {
+    const struct node *n = x->node;
+    int32_t ids[MAX_SEQ];
+    int at = x->state->position, start = first->node->depth * BE_PAGE;
+    if (first->state->position >= at) return false;
+    memcpy(ids + n->depth * BE_PAGE, x->tail, (size_t)x->n_tail * sizeof *ids);
+    for (; n->depth > first->node->depth; n = n->parent) memcpy(ids + (n->depth - 1) * BE_PAGE, n->ids, sizeof n->ids);
+    return n == first->node && memcmp(ids + start, first->tail, (size_t)first->n_tail * sizeof *ids) == 0;
+}
+/* The nearest snapshot on the way to x is the one it says; and so the numbers of those below. */
+static void check_order(struct prefix *p, const struct snap *x) {
+    int best = 0, below = 0;
+    for (int i = 0; i < p->n_live; i++) {
+        const struct snap *o = p->live[i];
+        if (o != x && on_the_way(x, o) && o->state->position > best) best = o->state->position;
+        below += o->above == x;
+    }
+    assert_int_equal(x->above ? x->above->state->position : 0, best);
+    if (x->above) assert_true(on_the_way(x, x->above));
+    assert_int_equal(x->below, below);
+}
+
 /* Every invariant that can be read off the fields. `running`: blocks of sequences that the tree does not hold. */
 static void check_tree(struct prefix *p) {
     struct calla_cache_stats s;
@@ -58,6 +80,7 @@ static void check_tree(struct prefix *p) {
                 assert_int_equal(x->state->position, n->depth * BE_PAGE + x->n_tail);
                 assert_true(x->cuts == RECORD_LOOSE || n->cuts != RECORD_LOOSE);
                 snapshots += (uint64_t)model_snapshot_blocks(p->m, x->n_tail);
+                check_order(p, x);
             }
         }
     }
