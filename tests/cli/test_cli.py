@@ -326,6 +326,18 @@ def test_logprobs_equal_stored_float32(stored):
     calla("logprobs", "8192", rc=2)
 
 
+def test_selftest_forms(tmp_path, stored):
+    said = calla("selftest", "--compute", "float32")
+    assert f"{len(stored)} passed, 0 failed" in said
+    said = calla("selftest", "--verbose", "--compute", "float32", GOLDEN / "tiny" / "float32.json", model=GOLDEN / "tiny")
+    assert " 0 failed" in said and "ok " in said
+    assert "30 passed, 0 failed" in calla("selftest", GOLDEN / "chat_template.json")
+    texts = ["Hello, world!", "<|im_end|>x", "", "Zürich 漢字"]
+    words = tmp_path / "tokenizer.json"
+    words.write_text(json.dumps([{"text": t, "ids": calla_json("tokens", "--special", "--json", text=t)["ids"]} for t in texts]))
+    assert "4 passed, 0 failed" in calla("selftest", words)
+
+
 def test_selftest_of_a_wrong_file_fails(tmp_path):
     def wrong(path, change, most=None):
         cases = json.loads(path.read_text())

@@ -229,6 +229,32 @@ static void grid(void **state) {
     }
 }
 
+/* Field case 99: prompts of every size about the passes' borders, whole or in the smallest passes, to the bit. */
+static void sizes(void **state) {
+    (void)state;
+    enum { LONGEST = 4096 };
+    static const int lengths[] = {1, 63, 64, 65, 511, 512, 513, 1023, 1024, 1025, LONGEST};
+    static int32_t ids[LONGEST];
+    for (int mode = 0; mode < 2; mode++) {
+        struct calla_error err = {0};
+        struct model *m = harness_open(TINY, mode ? BE_FLOAT32 : BE_DEFAULT, NULL, LONGEST, 1);
+        size_t vocab = (size_t)model_config(m)->vocab;
+        float *whole = harness_rows(m, 1);
+        for (uint32_t i = 0; i < LONGEST; i++) ids[i] = (int32_t)(i * 2654435761u % vocab);
+        for (size_t k = 0; k < sizeof lengths / sizeof lengths[0]; k++) {
+            for (int cut = 0; cut <= 64; cut += 64) {
+                struct sequence *s = harness_sequence(m);
+                if (model_prefill(m, s, ids, lengths[k], cut, &err)) fail_msg("%d ids: %s", lengths[k], err.message);
+                if (cut) harness_same(m, whole, harness_logits(m, 0), 1, "cut into the smallest passes");
+                else memcpy(whole, harness_logits(m, 0), vocab * sizeof(float));
+                sequence_free(m, s);
+            }
+        }
+        free(whole);
+        model_close(m);
+    }
+}
+
 static void steps_against_chunks(void **state) {
     (void)state;
     static const char *const dirs[] = {TINY, ODD};
@@ -297,9 +323,11 @@ static void offsets(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tiny_portable), cmocka_unit_test(tiny_best), cmocka_unit_test(odd_portable),
-        cmocka_unit_test(odd_best),      cmocka_unit_test(batch),     cmocka_unit_test(threads),
-        cmocka_unit_test(slot_reuse),    cmocka_unit_test(grid),      cmocka_unit_test(steps_against_chunks),
+        cmocka_unit_test(tiny_portable), cmocka_unit_test(tiny_best),
+        cmocka_unit_test(odd_portable),  cmocka_unit_test(odd_best),
+        cmocka_unit_test(batch),         cmocka_unit_test(threads),
+        cmocka_unit_test(slot_reuse),    cmocka_unit_test(grid),
+        cmocka_unit_test(sizes),         cmocka_unit_test(steps_against_chunks),
         cmocka_unit_test(offsets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
