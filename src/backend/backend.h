@@ -138,7 +138,8 @@ struct backend_ops {
     /* logits[i] = w rms(x[pick[i]] + delta[pick[i]]) for n rows; logits float32 [n][vocab]. */
     void (*head)(struct backend *, const struct be_vector *norm, const struct be_weight *w, const struct be_buffer *x,
                  const struct be_buffer *delta, const int32_t *pick, int n, struct be_buffer *logits);
-    /* Slot slots[i] of the step record = lowest id with the largest logit of row i; also readable by tokens after wait. */
+    /* Slot slots[i] of the step record = lowest id with the largest logit of row i; -1 where every
+     * logit is NaN. Readable by tokens after wait. */
     void (*argmax)(struct backend *, const struct be_buffer *logits, const int32_t *slots, int n);
     /* Start the pass on the device (cpu: it has already run). */
     void (*submit)(struct backend *);

@@ -78,9 +78,12 @@ static int read_all(int fd, const char *path, size_t limit, struct str *out, str
 
 int file_read(const char *path, size_t limit, struct str *out, struct calla_error *err) {
     str_clear(out);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO without a writer must not hang */
     if (fd < 0) return fail(err, errno, "open", path);
-    int rc = read_all(fd, path, limit, out, err);
+    int rc = 0;
+    if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) rc = err_set(err, CALLA_E_IO, "%s: not a regular file", path);
+    if (rc == 0) rc = read_all(fd, path, limit, out, err);
     close(fd);
     return rc;
 }

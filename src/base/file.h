@@ -14,7 +14,7 @@ struct file_map {
 int file_map_open(struct file_map *m, const char *path, struct calla_error *err); /* a dangling symbolic link is named as such */
 void file_map_close(struct file_map *m);
 
-int file_read(const char *path, size_t limit, struct str *out, struct calla_error *err); /* whole file; CALLA_E_FORMAT over limit */
+int file_read(const char *path, size_t limit, struct str *out, struct calla_error *err); /* whole regular file; CALLA_E_FORMAT over limit */
 /* Atomically: a temporary beside it, then rename; over a link, what the link names. A device or pipe is written to as it stands. */
 int file_write(const char *path, const void *data, size_t n, struct calla_error *err);
 bool file_exists(const char *path); /* follows links */

@@ -115,9 +115,7 @@ static int answer_turn(struct chat *c, const char *text, struct calla_error *err
                                     .out = stdout,
                                     .thoughts = c->hide ? NULL : stdout,
                                     .color = isatty(1)};
-        session_interrupted = 0;
-        code = answer_generate(&c->s, ids.data, ids.len, &ao, &a, err);
-        session_interrupted = 0;
+        code = answer_generate(&c->s, ids.data, ids.len, &ao, &a, err); /* Ctrl-C since the line was read counts, too */
     }
     if (!code) {
         print_end(c, &a);

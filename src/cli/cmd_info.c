@@ -141,6 +141,10 @@ static int run_verify(const struct command *self, int argc, char **argv, struct 
     if (!code) code = calla_tokenizer_open(&tok, dir, err);
     if (!code && calla_tokenizer_size(tok) > info.vocab)
         code = err_set(err, CALLA_E_FORMAT, "%s: the tokenizer has %d ids, the model only %d", dir, calla_tokenizer_size(tok), info.vocab);
+    static const char *const markers[] = {"<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>"};
+    for (size_t i = 0; i < sizeof markers / sizeof *markers && !code; i++)
+        if (calla_token_id(tok, markers[i]) < 0)
+            code = err_set(err, CALLA_E_FORMAT, "%s: the tokenizer lacks %s, which the chat template writes", dir, markers[i]);
     if (!code) {
         char a[32];
         printf(

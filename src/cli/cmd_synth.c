@@ -12,6 +12,7 @@
 #include "base/num.h"
 #include "cli/commands.h"
 #include "cli/synth.h"
+#include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -195,6 +196,18 @@ static int check_disk(const char *dir, uint64_t need, struct calla_error *err) {
     return 0;
 }
 
+/* Weights that are there already, perhaps through links into a cache, are not written over. */
+static int check_no_weights(const char *dir, struct calla_error *err) {
+    DIR *d = opendir(dir);
+    if (!d) return err_set(err, CALLA_E_IO, "%s: %s", dir, strerror(errno));
+    int code = 0;
+    for (const struct dirent *e; !code && (e = readdir(d)) != NULL;)
+        if (slice_ends(slice_of(e->d_name), ".safetensors"))
+            code = err_set(err, CALLA_E_INVALID, "%s: %s is there already; name an empty folder", dir, e->d_name);
+    closedir(d);
+    return code;
+}
+
 static int run(const struct command *self, int argc, char **argv, struct calla_error *err) {
     int layers = 40;
     uint64_t seed = 1;
@@ -214,6 +227,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     const char *dir = rest[0];
     if (tokenizer && (code = check_tokenizer(tokenizer, err)) != 0) return code;
     if (mkdir(dir, 0777) && errno != EEXIST) return err_set(err, CALLA_E_IO, "%s: %s", dir, strerror(errno));
+    if ((code = check_no_weights(dir, err)) != 0) return code;
     struct synth_list list = {0};
     struct writer w = {.seed = seed, .quiet = quiet, .block = mem_alloc(BLOCK)};
     code = w.block ? synth_tensors(&list, layers, err) : err_set(err, CALLA_E_MEMORY, "out of memory");

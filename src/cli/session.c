@@ -6,9 +6,11 @@
 #include "base/mem.h"
 #include "cli/hash.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #ifdef __APPLE__
 #include <mach-o/dyld.h>
@@ -168,22 +170,30 @@ void session_catch_interrupt(void) {
     sigaction(SIGINT, &a, NULL);
 }
 
-int read_input(const char *path, struct str *out, struct calla_error *err) {
-    if (strcmp(path, "-")) return file_read(path, (size_t)1 << 30, out, err);
-    return read_stdin(out, err);
-}
-
-int read_stdin(struct str *out, struct calla_error *err) {
+static int read_descriptor(int fd, const char *name, struct str *out, struct calla_error *err) {
     char buf[65536];
     for (;;) {
-        ssize_t n = read(0, buf, sizeof buf);
+        ssize_t n = read(fd, buf, sizeof buf);
         if (n < 0 && errno == EINTR && !session_interrupted) continue;
-        if (n < 0) return err_set(err, CALLA_E_IO, "standard input: %s", strerror(errno));
+        if (n < 0) return err_set(err, CALLA_E_IO, "%s: %s", name, strerror(errno));
         if (n == 0) break;
         str_append(out, buf, (size_t)n);
     }
-    return out->failed ? err_set(err, CALLA_E_MEMORY, "standard input is too large for memory") : 0;
+    return out->failed ? err_set(err, CALLA_E_MEMORY, "%s: too large for memory", name) : 0;
 }
+
+int read_input(const char *path, struct str *out, struct calla_error *err) {
+    struct stat st;
+    if (!strcmp(path, "-")) return read_stdin(out, err);
+    if (stat(path, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) return file_read(path, (size_t)1 << 30, out, err);
+    int fd = open(path, O_RDONLY | O_CLOEXEC); /* what a shell's <(...) names */
+    if (fd < 0) return err_set(err, CALLA_E_IO, "%s: %s", path, strerror(errno));
+    int code = read_descriptor(fd, path, out, err);
+    close(fd);
+    return code;
+}
+
+int read_stdin(struct str *out, struct calla_error *err) { return read_descriptor(0, "standard input", out, err); }
 
 int read_words(int n, char **words, struct str *out, struct calla_error *err) {
     if (!n) return read_stdin(out, err);

@@ -97,6 +97,7 @@ static int sample(struct calla_engine *e, struct calla_request *r, int row, int3
 static int device_choice(const struct calla_engine *e, int row, int32_t *id, struct calla_error *err) {
     *id = e->chosen[row];
     if (*id >= 0 && *id < e->info.vocab) return 0;
+    if (*id == -1) return err_set(err, CALLA_E_BACKEND, "no id can be chosen: every logit is NaN; are the weights damaged?");
     return err_set(err, CALLA_E_BACKEND, "the device chose id %d of a vocabulary of %d", *id, e->info.vocab);
 }
 

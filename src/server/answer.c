@@ -24,11 +24,12 @@ void wire_answer_free(struct answer *a, bool gone) {
 static int start(struct answer *a, struct slice body, struct calla_error *err) {
     struct server *s = a->server;
     struct openai_options *options = a->is_chat ? &a->chat.options : &a->text.options;
+    server_read_begin(s, body.n);
     int rc = a->is_chat ? completion_read_chat(s, &a->chat, body, err) : completion_read_text(s, &a->text, body, err);
-    if (rc) return rc;
     a->options = options;
     if (!options->client) options->client = a->exchange->client;
-    rc = a->is_chat ? completion_chat(&a->completion, s, &a->chat, err) : completion_text(&a->completion, s, &a->text, err);
+    if (rc == 0) rc = a->is_chat ? completion_chat(&a->completion, s, &a->chat, err) : completion_text(&a->completion, s, &a->text, err);
+    server_read_end(s, body.n);
     if (rc) return rc;
     text_request_submitted(&a->text); /* it may have to wait: what it needs no more goes now */
     http_release_body(a->exchange);

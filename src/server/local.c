@@ -82,9 +82,11 @@ void handle_tokenize(struct http_exchange *x, struct http_reply *reply) {
     struct arena arena = {0};
     struct calla_ids ids = {0};
     struct json *root;
+    server_read_begin(x->server, x->body.n);
     int rc = parse(x, &arena, &root, &err);
     if (rc == 0) rc = tokenize(x->server, x->body, root, &ids, &err);
     arena_free(&arena);
+    server_read_end(x->server, x->body.n);
     if (rc) http_calla_error(reply, &err);
     else {
         str_printf(&reply->body, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", ids.len, x->server->info.max_seq);
@@ -120,8 +122,11 @@ void handle_detokenize(struct http_exchange *x, struct http_reply *reply) {
     struct arena arena = {0};
     struct str text = {0};
     struct json *root;
+    server_read_begin(x->server, x->body.n);
     int rc = parse(x, &arena, &root, &err);
     if (rc == 0) rc = detokenize(x->server, root, &text, &err);
+    arena_free(&arena);
+    server_read_end(x->server, x->body.n);
     if (rc) http_calla_error(reply, &err);
     else {
         struct slice view = str_view(&text);
@@ -131,5 +136,4 @@ void handle_detokenize(struct http_exchange *x, struct http_reply *reply) {
         reply->status = 200;
     }
     str_free(&text);
-    arena_free(&arena);
 }

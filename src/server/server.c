@@ -130,6 +130,24 @@ int server_start(struct server **out, const struct server_options *options, stru
     return rc;
 }
 
+enum { LARGE_BODY = 64 << 10, LARGE_AT_ONCE = 4 };
+
+void server_read_begin(struct server *s, size_t bytes) {
+    if (bytes < LARGE_BODY) return;
+    pthread_mutex_lock(&s->lock);
+    while (s->reading_large >= LARGE_AT_ONCE) pthread_cond_wait(&s->changed, &s->lock);
+    s->reading_large++;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void server_read_end(struct server *s, size_t bytes) {
+    if (bytes < LARGE_BODY) return;
+    pthread_mutex_lock(&s->lock);
+    s->reading_large--;
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
 int server_port(const struct server *s) { return s->port; }
 
 void server_ready(struct server *s, struct calla_engine *engine, const struct calla_tokenizer *tokenizer) {

@@ -45,9 +45,15 @@ struct server {
     int running;
     bool watch_stop;
     pthread_t watcher; /* drops connections whose request does not arrive in time */
+    int reading_large; /* guarded by lock: requests between server_read_begin and server_read_end */
     atomic_size_t body_bytes;
 
     int64_t started; /* Unix seconds */
     struct metrics metrics;
 };
+
+/* Around reading, rendering and encoding a body: a tree of JSON takes fifty times its text, so of large bodies only a few are read at once.
+ */
+void server_read_begin(struct server *s, size_t bytes);
+void server_read_end(struct server *s, size_t bytes);
 #endif

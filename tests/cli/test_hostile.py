@@ -1,4 +1,5 @@
 """Calls that no shell makes by itself: standard streams that are closed, output that goes nowhere, ids that are none."""
+import json
 import os
 import pathlib
 import signal
@@ -97,3 +98,51 @@ def test_eval_does_not_pass_over_a_reference_that_is_none(reference, tmp_path):
     (tmp_path / "text.txt").write_text("A fox.")
     (tmp_path / "reference.json").write_text(reference)
     calla("eval", "--max-seq", 64, "--text", tmp_path / "text.txt", "--reference", tmp_path / "reference.json", rc=5)
+
+
+def damaged(tmp_path):
+    """A copy of the mini model whose files may be replaced."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in MINI.iterdir():
+        if path.is_file():
+            os.symlink(path, folder / path.name)
+    return folder
+
+
+def test_weights_that_give_nan_are_an_error_not_an_answer(tmp_path):
+    folder = damaged(tmp_path)
+    data = bytearray((MINI / "model.safetensors").read_bytes())
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    for name, tensor in header.items():
+        if name.endswith(".scales") and "lm_head" not in name:
+            begin, end = tensor["data_offsets"]
+            data[8 + length + begin : 8 + length + end] = b"\xc0\x7f" * ((end - begin) // 2)
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").write_bytes(data)
+    done = subprocess.run([CALLA, "run", "--quiet", "--model", folder, "--max-seq", "64", "--max-tokens", "3", "hi"], capture_output=True, text=True)
+    assert done.returncode == 10 and "NaN" in done.stderr and done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+def test_a_fifo_does_not_hang(name, tmp_path):
+    folder = damaged(tmp_path)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    done = subprocess.run([CALLA, "run", "--quiet", "--model", folder, "hi"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 4 and "not a regular file" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_synth_does_not_write_over_weights(tmp_path):
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(b"precious")
+    calla("synth", "--layers", 1, tmp_path, rc=2)
+    assert (tmp_path / "model-00001-of-00002.safetensors").read_bytes() == b"precious"
+
+
+def test_verify_wants_the_tokens_of_the_template(tmp_path):
+    folder = damaged(tmp_path)
+    text = (MINI / "tokenizer.json").read_text().replace("<|im_start|>", "<|im_begin|>")
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer.json").write_text(text)
+    calla("verify", folder, rc=5)

@@ -116,9 +116,11 @@ static int32_t largest(const float *v, int n) {
         }
     }
     /* a leading NaN must not win over a row's -inf */
-    if (best == 0 && v[0] != v[0])
+    if (best == 0 && v[0] != v[0]) {
         for (int i = 1; i < n; i++)
             if (v[i] == v[i]) return i;
+        return -1;
+    }
     return best;
 }
 

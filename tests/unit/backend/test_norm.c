@@ -132,12 +132,12 @@ static void greedy(void **state) {
     l[0][VOCAB - 1] = 5;                           /* the last */
     l[1][33] = l[1][34] = l[1][76] = 2;            /* the lowest among equals */
     l[2][0] = NAN, l[2][50] = 0, l[2][49] = NAN;   /* a NaN never wins */
-    for (int i = 0; i < VOCAB; i++) l[3][i] = NAN; /* nothing to choose from: still an id */
+    for (int i = 0; i < VOCAB; i++) l[3][i] = NAN; /* nothing to choose from */
     for (int i = 0; i < VOCAB; i++) l[4][i] = i == 20 ? -INFINITY : NAN;
     for (int i = 0; i < VOCAB; i++) l[5][i] = -INFINITY;
     l[5][11] = -3e38f;
     struct be_buffer b = buffer_of(&l[0][0], sizeof l / 4);
-    static const int32_t slots[6] = {0, BE_SLOTS - 1, 3, 17, 5, 6}, want[6] = {VOCAB - 1, 33, 50, 0, 20, 11};
+    static const int32_t slots[6] = {0, BE_SLOTS - 1, 3, 17, 5, 6}, want[6] = {VOCAB - 1, 33, 50, -1, 20, 11};
     int32_t ids[6];
     be_ops(be)->begin(be);
     be_ops(be)->argmax(be, &b, slots, 6);
