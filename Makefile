@@ -3,7 +3,7 @@
 all: build/build.ninja
 	cmake --build build
 build/build.ninja:
-	cmake --preset release
+	cmake --preset release -DCALLA_TESTS=OFF
 test:
 	./test
 test-peers:
@@ -13,6 +13,6 @@ bench: all
 lint:
 	@for check in tests/lint/*.sh; do sh $$check || [ $$? = 77 ] || exit 1; done
 install: all
-	cmake --install build
+	cmake --install build $(if $(PREFIX),--prefix $(PREFIX))
 clean:
 	rm -rf build build-debug build-asan build-tsan build-fuzz

@@ -7,8 +7,10 @@ foreach(room base checkpoint text backend model engine)
   target_sources(calla_static PRIVATE $<TARGET_OBJECTS:room_${room}>)
 endforeach()
 target_link_libraries(calla_static PUBLIC PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZSTD Threads::Threads m)
+# relative to the file itself, so that any --prefix will do
+file(RELATIVE_PATH up /x/${CMAKE_INSTALL_LIBDIR}/pkgconfig /x)
 file(WRITE ${CMAKE_BINARY_DIR}/calla.pc
-"prefix=${CMAKE_INSTALL_PREFIX}
+"prefix=\${pcfiledir}/${up}
 libdir=\${prefix}/${CMAKE_INSTALL_LIBDIR}
 includedir=\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}
 

@@ -17,6 +17,9 @@ void file_map_close(struct file_map *m);
 int file_read(const char *path, size_t limit, struct str *out, struct calla_error *err); /* whole regular file; CALLA_E_FORMAT over limit */
 /* Atomically: a temporary beside it, then rename; over a link, what the link names. A device or pipe is written to as it stands. */
 int file_write(const char *path, const void *data, size_t n, struct calla_error *err);
+/* Whether a file's bytes are a Git LFS pointer: what a clone without LFS leaves in the place of a large file. */
+bool file_is_lfs_pointer(const void *bytes, size_t n);
+#define FILE_LFS_HINT "a Git LFS pointer, not the file itself; run `git lfs pull` there, or download it again"
 bool file_exists(const char *path); /* follows links */
 bool file_is_dir(const char *path);
 int file_size(const char *path, uint64_t *out, struct calla_error *err);

@@ -260,6 +260,7 @@ int st_parse(struct safetensors *st, const uint8_t *file, uint64_t size, const c
     if (size < 8)
         return err_set(err, CALLA_E_FORMAT, "%s: only %" PRIu64 " bytes long: not a safetensors file, or an incomplete download", path,
                        size);
+    if (file_is_lfs_pointer(file, size)) return err_set(err, CALLA_E_FORMAT, "%s: " FILE_LFS_HINT, path);
     uint64_t header = num_load64(file);
     if (header > HEADER_MAX) {
         return err_set(err, CALLA_E_FORMAT, "%s: not a safetensors file (it would have a header of %" PRIu64 " bytes)", path, header);

@@ -4,8 +4,8 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/line.h"
 #include "cli/session.h"
-#include <editline/readline.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -134,7 +134,7 @@ static char *read_turn(void) {
     char *all = NULL;
     for (;;) {
         session_interrupted = 0;
-        char *line = readline(all ? ". " : "> ");
+        char *line = line_read(all ? ". " : "> ");
         if (!line && session_interrupted) { /* Ctrl-C at the prompt: drop what was typed */
             free(all);
             all = NULL;
@@ -192,7 +192,7 @@ static void converse(struct chat *c) {
         if (!line) break;
         struct calla_error err = {0};
         int code = 0;
-        if (*line) add_history(line);
+        if (*line) line_remember(line);
         if (line[0] == '/') code = command(c, line, &leave, &err);
         else if (line[strspn(line, " \t\n")]) code = answer_turn(c, line, &err);
         if (code) fprintf(stderr, "calla: %s\n", err.message);
@@ -233,6 +233,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     if (!code) code = calla_history_open(&c.history, HISTORY, err);
     if (!code) {
         session_catch_interrupt();
+        line_open();
         printf("%s, %d tokens of context. /help lists the commands.\n", c.s.info.name, c.s.info.max_seq);
         reset(&c);
         converse(&c);

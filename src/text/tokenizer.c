@@ -30,6 +30,7 @@ int calla_tokenizer_open(struct calla_tokenizer **out, const char *dir, struct c
     struct calla_tokenizer *tok = NULL;
     struct str json = {0};
     int rc = file_read(path, FILE_MAX, &json, err);
+    if (!rc && file_is_lfs_pointer(json.data, json.len)) rc = err_set(err, CALLA_E_FORMAT, "%s: " FILE_LFS_HINT, path);
     if (!rc) rc = tok_open_memory(&tok, json.data, json.len, path, err);
     if (!rc) rc = stops_read(dir, &tok->added, &tok->stops, err);
     str_free(&json);

@@ -146,3 +146,12 @@ def test_verify_wants_the_tokens_of_the_template(tmp_path):
     (folder / "tokenizer.json").unlink()
     (folder / "tokenizer.json").write_text(text)
     calla("verify", folder, rc=5)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+def test_an_lfs_pointer_is_named(name, tmp_path):
+    folder = damaged(tmp_path)
+    (folder / name).unlink()
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n")
+    calla("verify", folder, rc=5)
+    assert "Git LFS pointer" in calla.stderr
