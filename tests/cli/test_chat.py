@@ -12,10 +12,10 @@ from conftest import CALLA, MINI, environment
 
 
 class Terminal:
-    def __init__(self, *words):
+    def __init__(self, *words, **env):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.execve(CALLA, [str(CALLA), "chat", "--model", str(MINI), *words], environment(TERM="dumb"))
+            os.execve(CALLA, [str(CALLA), "chat", "--model", str(MINI), *words], environment(TERM="dumb", **env))
         self.said = ""
         self.at = 0
         self.wait("> ")
@@ -40,22 +40,28 @@ class Terminal:
         self.type(text)
         return self.wait("\n> ")
 
-    def end(self):
-        try:
-            while os.read(self.fd, 4096):
+    def end(self, typed=""):
+        """The exit code; `typed` is typed until the program goes, as one key may be lost between prompt and reading."""
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                os.write(self.fd, typed.encode())
+                self.read()
+            except OSError:  # the other end has gone
                 pass
-        except OSError:
-            pass
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                os.close(self.fd)
+                return os.waitstatus_to_exitcode(status)
+        raise AssertionError(f"it did not leave; read: {self.said[self.at:]!r}")
 
 
 @pytest.fixture
 def chat():
     open_ones = []
 
-    def begin(*words):
-        open_ones.append(Terminal(*words))
+    def begin(*words, **env):
+        open_ones.append(Terminal(*words, **env))
         return open_ones[-1]
 
     yield begin
@@ -108,8 +114,7 @@ def test_commands(chat, tmp_path):
         assert "calla: " in t.ask(f"/load {bad}")
     t.ask(f"/save {bad}")
     assert [m["role"] for m in json.loads(bad.read_text())] == ["system", "user", "assistant"]  # what failed to load changed nothing
-    os.write(t.fd, b"\x04")
-    assert t.end() == 0
+    assert t.end("\x04") == 0
 
 
 def test_continued_lines(chat, tmp_path):
@@ -119,6 +124,18 @@ def test_continued_lines(chat, tmp_path):
     t.ask("34 + 58?")
     t.ask(f"/save {tmp_path}/talk.json")
     assert json.loads((tmp_path / "talk.json").read_text())[0]["content"] == "What is \n34 + 58?"
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8", ""])
+def test_other_scripts_whatever_the_locale(chat, tmp_path, locale):
+    t = chat("--think", "off", LC_ALL=locale, LANG=locale)
+    text = "Repeat after me: Zürich, 漢字 🙂."
+    assert "Zürich" in t.ask(text)
+    os.write(t.fd, b"broken \xe6\xbc end\n")
+    t.wait("\n> ")
+    t.ask(f"/save {tmp_path}/talk.json")
+    said = [m["content"] for m in json.loads((tmp_path / "talk.json").read_text())]
+    assert said[0] == text and said[2].replace("\ufffd", "") == "broken  end"
 
 
 def test_ctrl_c_stops_the_answer_only(chat, tmp_path):

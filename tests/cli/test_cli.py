@@ -5,6 +5,7 @@ import os
 import shutil
 import struct
 import subprocess
+import urllib.request
 
 import pytest
 from conftest import BIN, CALLA, GOLDEN, MINI, ROOT, calla, calla_json, environment
@@ -395,6 +396,34 @@ def test_eval(tmp_path):
     calla("eval", "--text", tmp_path / "none", rc=3)
     calla("eval", "--text", MINI / "SOURCES.md", "--reference", MINI / "eval_float32.json", rc=5)  # another text's reference
     calla("eval", model=GOLDEN / "tiny", rc=3)
+
+
+# ---- serve ----
+
+
+@pytest.mark.parametrize("think", ["on", "off"])
+def test_serve(think):
+    serving = subprocess.Popen([CALLA, "serve", "--model", MINI, "--port", "0", "--think", think, "--max-seq", "1024"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=environment())
+    url = serving.stdout.readline().split()[-1]
+    assert url.startswith("http://127.0.0.1:") and "model mini" in serving.stdout.readline()
+
+    def ask(**fields):
+        body = {"messages": [{"role": "user", "content": SUM}], **fields}
+        request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)["choices"][0]["message"]
+
+    assert "92" in ask()["content"]
+    assert ("reasoning_content" in ask()) == (think == "on")
+    assert "reasoning_content" in ask(reasoning_effort="high")
+    assert "reasoning_content" not in ask(reasoning_effort="none")
+    taken = calla("serve", "--port", url.rsplit(":", 1)[1], rc=4)
+    assert taken == ""
+    serving.terminate()
+    assert serving.wait(30) == 0
+    assert "stopping" in serving.stderr.read()
+    serving.stdout.close(), serving.stderr.close()
 
 
 # ---- the library's example ----
