@@ -162,10 +162,11 @@ def test_full_disk_is_an_error():
 
 
 def test_info_adds_up():
-    text = calla("info")
+    fixed = ("--cache-bytes", "64M")  # by default it is a share of what is free at this moment
+    text = calla("info", *fixed)
     for word in ("mini", "hidden 512, 8 layers (2 attention", "0.046 billion", "resident", "prefix cache"):
         assert word in text
-    assert calla("info", MINI, model=None) == text
+    assert calla("info", *fixed, MINI, model=None) == text
     info = calla_json("info", "--json", "--max-seq", "1000", "--context", "500")
     plan = info["plan"]
     assert plan["total"] == sum(plan[k] for k in ("weights_copied", "state", "kv", "cache", "scratch", "text"))
