@@ -114,7 +114,7 @@ def test_commands(chat, tmp_path):
         assert "calla: " in t.ask(f"/load {bad}")
     t.ask(f"/save {bad}")
     assert [m["role"] for m in json.loads(bad.read_text())] == ["system", "user", "assistant"]  # what failed to load changed nothing
-    assert t.end("\x04") == 0
+    assert t.end("\x15\x04") == 0  # Ctrl-U empties the line, Ctrl-D on an empty one leaves
 
 
 def test_continued_lines(chat, tmp_path):
