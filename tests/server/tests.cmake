@@ -11,3 +11,4 @@ foreach(test ${server_tests})
            WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(server/${stem} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
 endforeach()
+set_tests_properties(server/test_chat PROPERTIES LABELS threads) # the scripted server under the thread sanitizer
