@@ -4,7 +4,7 @@ foreach(test ${cli_tests})
   get_filename_component(stem ${test} NAME_WE)
   add_test(NAME cli/${stem} COMMAND ${CMAKE_COMMAND} -E env CALLA_BIN=${CMAKE_BINARY_DIR} ${CALLA_PYTHON} ${CMAKE_SOURCE_DIR}/tests/cli/run.py ${test}
            WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(cli/${stem} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77)
+  set_tests_properties(cli/${stem} PROPERTIES TIMEOUT 1800 SKIP_RETURN_CODE 77)
 endforeach()
 set_tests_properties(cli/test_run_script PROPERTIES LABELS nosan) # nothing of it is compiled
 set_tests_properties(cli/test_synth PROPERTIES LABELS "slow;nosan" RUN_SERIAL ON) # gigabytes

@@ -9,6 +9,6 @@ foreach(test ${server_tests})
   get_filename_component(stem ${test} NAME_WE)
   add_test(NAME server/${stem} COMMAND ${CMAKE_COMMAND} -E env CALLA_BIN=${CMAKE_BINARY_DIR} ${CALLA_PYTHON} ${CMAKE_SOURCE_DIR}/tests/server/run.py ${test}
            WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(server/${stem} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
+  set_tests_properties(server/${stem} PROPERTIES TIMEOUT 1800 SKIP_RETURN_CODE 77)
 endforeach()
 set_tests_properties(server/test_chat PROPERTIES LABELS threads) # the scripted server under the thread sanitizer

@@ -11,8 +11,8 @@
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
-#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
-#define SLOWLY 1 /* some fifty times slower: fewer of everything */
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer) || defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#define SLOWLY 1 /* several to fifty times slower: fewer of everything */
 #else
 #define SLOWLY 0
 #endif
