@@ -33,6 +33,7 @@ struct calla_options {
     int max_seq;           /* tokens of context per sequence; 0: 32768 or the model's own limit, whichever is less */
     int parallel;          /* sequences that run at once; 0: 4 */
     int queue;             /* requests that may wait; 0: 64 */
+    int kv;                /* bits of a key's or value's element in the KV cache: 8, or 16 (bf16); 0: 16, in float32 mode 32 */
     int chunk;             /* prompt rows in one pass, a multiple of 64; 0: the back end's choice */
     uint64_t memory;       /* hard cap in bytes on what calla allocates; 0: what the machine has */
     uint64_t cache_bytes;  /* for the prefix cache, besides what running sequences leave unused; 0: a share of what the plan leaves, at most
@@ -83,6 +84,7 @@ struct calla_model_info {
     char backend[32], isa[32];
     enum calla_compute compute;
     int threads, max_seq, parallel;
+    int kv;           /* bits of an element of the KV cache: 8, 16 or 32 */
     int max_position; /* what the checkpoint declares */
     int32_t vocab, hidden, layers, attention_layers, experts, experts_used;
     uint64_t parameters;   /* weights, counted once */

@@ -1,4 +1,4 @@
-/* cli/cmd_eval.c - `calla eval`: perplexity of a text and agreement of first tokens with a stored reference.
+/* cli/cmd_eval.c - `calla eval`: perplexity of a text, agreement of first tokens with a stored reference, divergence from another run.
  *
  * Documents of the text are split at "<|endoftext|>"; ids = [<|endoftext|>] + tokens of the document without its outer newlines; every id
  * after the first is scored; perplexity = exp(sum of negative log likelihoods / number of scored ids). The reference is a file as
@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/commands.h"
+#include "cli/divergence.h"
 #include "cli/score.h"
 #include <math.h>
 #include <string.h>
@@ -21,6 +22,15 @@ struct result {
     double reference_perplexity;
     int first, first_same, missed; /* missed: other id although float32's two best differ by more than 0.1 nat */
     struct str missed_list;        /* JSON */
+    struct divergence divergence;  /* rows 0: not asked for */
+    struct str against;            /* what from */
+};
+
+/* What --against and --save ask for. */
+struct against {
+    const char *backend, *isa, *file, *save;
+    int compute, kv; /* -1: as this run's */
+    struct divergence_plan plan;
 };
 
 static struct slice trim_newlines(struct slice s) {
@@ -109,11 +119,31 @@ static int eval_first(struct session *s, const struct json *reference, struct re
     return code;
 }
 
+static void print_divergence(const struct result *r, bool json) {
+    const struct divergence *d = &r->divergence;
+    double top = (double)d->same_top / (double)d->rows, first = (double)d->first_same / d->prompts;
+    if (json) {
+        struct str name = {0};
+        json_write_string(&name, r->against.data, r->against.len);
+        printf(",\"against\":%s,\"divergence\":{\"rows\":%zu,\"kl_mean\":%.9f,\"kl_median\":%.9f,\"kl_p99\":%.9f,\"kl_max\":%.9f,"
+               "\"same_top\":%.6f,\"prompts\":%d,\"first_token_agreement\":%.6f,\"missed_over_margin\":%d}",
+               name.failed ? "null" : name.data, d->rows, d->mean, d->median, d->p99, d->most, top, d->prompts, first, d->missed);
+        str_free(&name);
+        return;
+    }
+    printf("against %s\n", r->against.data);
+    printf("  KL divergence        mean %.6f, median %.6f, 99%% below %.6f, most %.6f nat over %zu rows\n", d->mean, d->median, d->p99,
+           d->most, d->rows);
+    printf("  same likeliest token %.2f%% of rows\n", 100 * top);
+    printf("  first tokens         %d of %d the same (%.2f%%), %d missed with a margin over 0.1 nat\n", d->first_same, d->prompts,
+           100 * first, d->missed);
+}
+
 static void print_result(const struct result *r, const struct calla_model_info *info, bool json) {
     double ppl = exp(r->nll / (double)r->tokens), change = r->has_reference ? 100 * (ppl / r->reference_perplexity - 1) : 0;
     if (!json) {
-        printf("%s on %s (%s), %s\n", info->name, info->backend, info->isa,
-               info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types");
+        printf("%s on %s (%s), %s, KV in %d bits\n", info->name, info->backend, info->isa,
+               info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types", info->kv);
         printf("perplexity             %.6f over %zu tokens of %d documents\n", ppl, r->tokens, r->documents);
         if (r->has_reference) {
             printf("  against reference    %.6f: %+.4f%%\n", r->reference_perplexity, change);
@@ -122,6 +152,7 @@ static void print_result(const struct result *r, const struct calla_model_info *
         if (r->first)
             printf("first tokens           %d of %d as the reference (%.2f%%), %d missed with a margin over 0.1 nat\n", r->first_same,
                    r->first, 100.0 * r->first_same / r->first, r->missed);
+        if (r->divergence.rows) print_divergence(r, false);
         return;
     }
     printf("{\"perplexity\":%.8f,\"tokens\":%zu,\"documents\":%d", ppl, r->tokens, r->documents);
@@ -129,8 +160,9 @@ static void print_result(const struct result *r, const struct calla_model_info *
     if (r->first)
         printf(",\"first_tokens\":%d,\"first_token_agreement\":%.6f,\"missed_over_margin\":%d,\"missed\":[%s]", r->first,
                (double)r->first_same / r->first, r->missed, r->missed_list.data ? r->missed_list.data : "");
-    printf(",\"backend\":\"%s\",\"isa\":\"%s\",\"compute\":\"%s\"}\n", info->backend, info->isa,
-           info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default");
+    if (r->divergence.rows) print_divergence(r, true);
+    printf(",\"backend\":\"%s\",\"isa\":\"%s\",\"compute\":\"%s\",\"kv\":%d}\n", info->backend, info->isa,
+           info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default", info->kv);
 }
 
 static int read_beside(struct session *s, const char *given, const char *name, struct str *out, struct calla_error *err) {
@@ -142,6 +174,38 @@ static int read_beside(struct session *s, const char *given, const char *name, s
     return code;
 }
 
+/* Compare with the engine that the --against options describe, opened beside this one. */
+static int diverge_live(struct session *s, const struct common *common, const struct against *a, struct slice text, struct result *r,
+                        struct calla_error *err) {
+    struct common other = *common;
+    struct session reference = {0};
+    if (a->backend) other.backend = a->backend;
+    if (a->isa) other.isa = a->isa;
+    if (a->compute >= 0) other.compute = a->compute, other.kv = -1; /* KV follows the number types unless told */
+    if (a->kv >= 0) other.kv = a->kv;
+    int code = session_open(&reference, &other, 1, 0, err);
+    if (code) return err_prefix(err, "the reference");
+    const struct calla_model_info *i = &reference.info;
+    str_printf(&r->against, "%s (%s), %s, KV in %d bits", i->backend, i->isa,
+               i->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types", i->kv);
+    code = r->against.failed ? err_set(err, CALLA_E_MEMORY, "out of memory")
+                             : divergence_live(s, &reference, text, &a->plan, &r->divergence, err);
+    session_close(&reference);
+    return code;
+}
+
+static int diverge(struct session *s, const struct common *common, const struct against *a, struct slice text, struct result *r,
+                   struct calla_error *err) {
+    bool live = a->backend || a->isa || a->compute >= 0 || a->kv >= 0;
+    int code = a->save ? divergence_save(s, text, &a->plan, a->save, err) : 0;
+    if (!code && a->file) {
+        str_puts(&r->against, a->file);
+        code = r->against.failed ? err_set(err, CALLA_E_MEMORY, "out of memory") : divergence_stored(s, a->file, &r->divergence, err);
+    }
+    if (!code && live) code = diverge_live(s, common, a, text, r, err);
+    return code;
+}
+
 static int run(const struct command *self, int argc, char **argv, struct calla_error *err) {
     struct common common;
     common_defaults(&common);
@@ -149,17 +213,28 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     common_options(&common, shared);
     const char *text_path = NULL, *reference_path = NULL;
     bool json = false;
+    struct against against = {.compute = -1, .kv = -1, .plan = {.prompts = 300, .length = 64}};
     struct option own[] = {
         {OPTION_TEXT, "text", &text_path, "FILE", "text to score (default: eval.txt beside the model)", 0, 0},
         {OPTION_TEXT, "reference", &reference_path, "FILE",
          "what the text and prompts gave in float32 (default: eval_float32.json beside the model)", 0, 0},
+        {OPTION_TEXT, "against-backend", &against.backend, "NAME", "KL divergence from another back end's distributions", 0, 0},
+        {OPTION_TEXT, "against-isa", &against.isa, "NAME", "... from another instruction set's", 0, 0},
+        {OPTION_CHOICE, "against-compute", &against.compute, "default|float32", "... from other number types'", 0, 0},
+        {OPTION_CHOICE, "against-kv", &against.kv, "16|8", "... from another KV cache's", 0, 0},
+        {OPTION_TEXT, "against", &against.file, "FILE", "... from what an earlier run wrote with --save", 0, 0},
+        {OPTION_TEXT, "save", &against.save, "FILE", "write the distributions of the prompts' first tokens, for --against", 0, 0},
+        {OPTION_INT, "prompts", &against.plan.prompts, "N", "prompts to cut from the text for these (default 300)", 1, 100000},
+        {OPTION_INT, "prompt-tokens", &against.plan.length, "N", "tokens of each (default 64)", 2, 4096},
         {OPTION_FLAG, "json", &json, "", "as JSON", 0, 0},
     };
-    const struct option_table tables[] = {{own, 3}, {shared, COMMON_OPTIONS}};
+    const struct option_table tables[] = {{own, sizeof own / sizeof *own}, {shared, COMMON_OPTIONS}};
     char **rest;
     int n_rest, code = options_parse(self, tables, 2, argc, argv, &rest, &n_rest, err);
     if (code) return code;
     if (n_rest) return err_set(err, CALLA_E_USAGE, "%s: give the text with --text", rest[0]);
+    if (against.file && (against.backend || against.isa || against.compute >= 0 || against.kv >= 0))
+        return err_set(err, CALLA_E_USAGE, "--against FILE and the other --against options exclude each other");
     struct session s = {0};
     struct str text = {0}, stored = {0};
     struct arena arena = {0};
@@ -180,7 +255,9 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         code = err_set(err, CALLA_E_FORMAT, "%s: its eval_txt.perplexity is not a number over 0: not a reference", reference_path);
     if (!code) code = eval_text(&s, str_view(&text), reference, &r, err);
     if (!code) code = eval_first(&s, reference, &r, err);
+    if (!code) code = diverge(&s, &common, &against, str_view(&text), &r, err);
     if (!code) print_result(&r, &s.info, json);
+    str_free(&r.against);
     str_free(&r.missed_list);
     arena_free(&arena);
     str_free(&text);

@@ -37,8 +37,8 @@ static void print_text(const struct calla_model_info *i, int context, uint64_t i
     printf("read per token   %s of weights, %s of state (read and written), %llu bytes of KV per token of context\n",
            human_bytes(i->active_bytes, a), human_bytes(2 * i->state_bytes, b), (unsigned long long)i->kv_bytes);
     printf("positions        %d declared by the checkpoint, %d planned\n", i->max_position, i->max_seq);
-    printf("runs on          %s (%s), %d threads, %s\n", i->backend, i->isa, i->threads,
-           i->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types");
+    printf("runs on          %s (%s), %d threads, %s, KV in %d bits\n", i->backend, i->isa, i->threads,
+           i->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types", i->kv);
     printf("memory           at most %s for %d sequence%s of %d tokens, besides the file's own pages\n", human_bytes(i->plan.total, a),
            i->parallel, i->parallel == 1 ? "" : "s", i->max_seq);
     printf("  KV cache       %s\n", human_bytes(i->plan.kv, a));
@@ -66,8 +66,8 @@ static void print_json(const struct calla_model_info *i, int context, uint64_t i
         json_write_string(&s, i->groups[g].name, strlen(i->groups[g].name));
         str_printf(&s, ":%llu", (unsigned long long)i->groups[g].bytes);
     }
-    str_printf(&s, "},\"max_position\":%d,\"max_seq\":%d,\"parallel\":%d,\"threads\":%d,\"backend\":\"%s\",\"isa\":\"%s\"", i->max_position,
-               i->max_seq, i->parallel, i->threads, i->backend, i->isa);
+    str_printf(&s, "},\"max_position\":%d,\"max_seq\":%d,\"parallel\":%d,\"kv\":%d,\"threads\":%d,\"backend\":\"%s\",\"isa\":\"%s\"",
+               i->max_position, i->max_seq, i->parallel, i->kv, i->threads, i->backend, i->isa);
     const struct calla_plan *p = &i->plan;
     str_printf(&s,
                ",\"plan\":{\"weights_mapped\":%llu,\"weights_copied\":%llu,\"state\":%llu,\"kv\":%llu,\"cache\":%llu,\"scratch\":%llu,"

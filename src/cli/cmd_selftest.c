@@ -226,8 +226,8 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     }
     for (int i = 0; i < n_rest && !code; i++) code = run_file(&t, rest[i], err);
     if (!code) {
-        printf("%s on %s (%s, %s): %d passed, %d failed", s.info.name, s.info.backend, s.info.isa,
-               s.info.compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types", t.passed, t.failed);
+        printf("%s on %s (%s, %s, KV in %d bits): %d passed, %d failed", s.info.name, s.info.backend, s.info.isa,
+               s.info.compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types", s.info.kv, t.passed, t.failed);
         if (t.worst > 0) printf(", largest difference of a log probability %.2g", t.worst);
         putchar('\n');
         if (t.failed || !t.passed) code = err_set(err, CALLA_E_INTERNAL, "selftest failed");
@@ -240,5 +240,5 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
 
 const struct command cmd_selftest = {"selftest", "replay stored answers and compare", "[FILE...]",
                                      "Without FILE the model's own selftest.json is replayed. Runs in float32, as the stored answers were "
-                                     "made; --compute default needs a larger --tolerance.",
+                                     "made; --compute default or --kv needs a larger --tolerance.",
                                      run};

@@ -172,7 +172,7 @@ int options_parse(const struct command *command, const struct option_table *tabl
     return 0;
 }
 
-void common_defaults(struct common *c) { *c = (struct common){.cache_bytes = UINT64_MAX, .cache_disk_rate = 100 << 20}; }
+void common_defaults(struct common *c) { *c = (struct common){.kv = -1, .cache_bytes = UINT64_MAX, .cache_disk_rate = 100 << 20}; }
 
 void common_options(struct common *c, struct option out[COMMON_OPTIONS]) {
     const struct option all[COMMON_OPTIONS] = {
@@ -183,6 +183,8 @@ void common_options(struct common *c, struct option out[COMMON_OPTIONS]) {
         {OPTION_INT, "parallel", &c->parallel, "N", "sequences that run at once (0: 1; serve: 4)", 0, 256},
         {OPTION_SIZE, "memory", &c->memory, "SIZE", "hard cap on memory, such as 12G (0: what the machine has)", 0, 0},
         {OPTION_CHOICE, "compute", &c->compute, "default|float32", "number types: the fast ones, or float32 throughout", 0, 0},
+        {OPTION_CHOICE, "kv", &c->kv, "16|8",
+         "bits of an element of the KV cache: 8 halves what context takes (default: 16; 32 in float32)", 0, 0},
         {OPTION_TEXT, "isa", &c->isa, "NAME", "force portable, avx2, avx512 or neon (for tests)", 0, 0},
         {OPTION_FLAG, "quiet", &c->quiet, "", "no notes on standard error", 0, 0},
     };

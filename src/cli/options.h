@@ -38,6 +38,7 @@ struct option {
 struct common {
     const char *model, *backend, *isa;
     int threads, max_seq, parallel, compute;
+    int kv; /* index of the word after --kv; -1: not given */
     uint64_t memory;
     bool quiet;
     uint64_t cache_bytes; /* UINT64_MAX: not given; 0: off */
@@ -45,7 +46,7 @@ struct common {
     uint64_t cache_disk_bytes, cache_disk_rate;
 };
 void common_defaults(struct common *c);
-#define COMMON_OPTIONS 9
+#define COMMON_OPTIONS 10
 void common_options(struct common *c, struct option out[COMMON_OPTIONS]);
 /* Besides, for commands that answer more than one prompt. */
 #define CACHE_OPTIONS 4

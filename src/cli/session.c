@@ -94,6 +94,9 @@ void session_engine_options(const struct common *c, const char *dir, int paralle
                                   .backend = c->backend,
                                   .isa = c->isa,
                                   .compute = c->compute ? CALLA_COMPUTE_FLOAT32 : CALLA_COMPUTE_DEFAULT,
+                                  .kv = c->kv < 0    ? 0
+                                        : c->kv == 0 ? 16
+                                                     : 8,
                                   .threads = c->threads,
                                   .max_seq = c->max_seq,
                                   .parallel = c->parallel ? c->parallel : parallel,

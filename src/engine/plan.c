@@ -28,6 +28,8 @@ int plan_options(struct calla_options *o, struct calla_error *err) {
     if (o->threads < 0 || o->threads > 4096) return err_set(err, CALLA_E_INVALID, "threads is %d: it must be 1 to 4096, or 0", o->threads);
     if (o->compute != CALLA_COMPUTE_DEFAULT && o->compute != CALLA_COMPUTE_FLOAT32)
         return err_set(err, CALLA_E_INVALID, "compute is neither default nor float32");
+    if (o->kv != 0 && o->kv != 8 && o->kv != 16)
+        return err_set(err, CALLA_E_INVALID, "kv is %d: the KV cache has 16 or 8 bits an element, or 0", o->kv);
     if (!o->cache_interval) o->cache_interval = INTERVAL;
     if (o->cache_interval < BE_PAGE || o->cache_interval % BE_PAGE || o->cache_interval > 1 << 24)
         return err_set(err, CALLA_E_INVALID, "cache_interval is %d: it must be a multiple of %d", o->cache_interval, BE_PAGE);
@@ -43,7 +45,7 @@ struct model_options plan_model_options(const struct calla_options *o) {
     return (struct model_options){
         .dir = o->model,
         .backend = o->backend,
-        .be = {.compute = o->compute == CALLA_COMPUTE_FLOAT32 ? BE_FLOAT32 : BE_DEFAULT, .threads = o->threads, .isa = o->isa},
+        .be = {.compute = o->compute == CALLA_COMPUTE_FLOAT32 ? BE_FLOAT32 : BE_DEFAULT, .threads = o->threads, .isa = o->isa, .kv = o->kv},
         .max_seq = o->max_seq,
         .max_sequences = o->parallel,
         .chunk = o->chunk,
@@ -108,6 +110,7 @@ void plan_describe(const struct calla_options *o, const struct model *m, struct 
         .threads = be.threads,
         .max_seq = o->max_seq,
         .parallel = o->parallel,
+        .kv = 8 * be.kv_bytes,
         .max_position = c->max_position,
         .vocab = c->vocab,
         .hidden = c->hidden,

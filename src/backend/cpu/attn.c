@@ -391,7 +391,7 @@ void cpu_attn(struct backend *be, const struct be_attn_weights *w, int layer, co
         .w = w,
         .layer = layer,
         .group = c->dims.heads / c->dims.kv_heads,
-        .kv_bytes = c->compute == BE_FLOAT32 ? 4 : 2,
+        .kv_bytes = c->kv_bytes,
         .q = be_f32(q),
         .k = be_f32(k),
         .v = be_f32(v),

@@ -32,7 +32,7 @@ static void cpu_info(struct backend *be, struct be_info *out) {
         .isa = c->k->name,
         .threads = pool_threads(c->pool),
         .activation_bytes = 4,
-        .kv_bytes = c->compute == BE_FLOAT32 ? 4 : 2,
+        .kv_bytes = c->kv_bytes,
         .chunk = PROMPT_ROWS,
         .deterministic = true,
     };
@@ -212,10 +212,13 @@ int cpu_open(struct backend **out, const struct be_options *options, struct call
         .wait = wait_pass,
         .tokens = tokens,
     };
+    if (options->kv != 0 && options->kv != 16 && options->kv != 32)
+        return err_set(err, CALLA_E_UNSUPPORTED, "cpu: a KV cache of %d bits an element; there are 16 and 32", options->kv);
     struct cpu *c = mem_calloc(1, sizeof *c);
     if (!c) return err_set(err, CALLA_E_MEMORY, "cpu: no memory for the device");
     c->base.ops = &ops;
     c->compute = options->compute;
+    c->kv_bytes = options->kv ? options->kv / 8 : options->compute == BE_FLOAT32 ? 4 : 2;
     int rc = cpu_isa_pick(options->isa, &c->k, err);
     if (rc == 0) rc = pool_new(&c->pool, options->threads ? options->threads : cpu_count(), err);
     if (rc) {

@@ -2,7 +2,7 @@
  *
  * Activations are float32 in plain memory. In BE_FLOAT32 mode every product is float32; in BE_DEFAULT mode 4-bit linears quantise their
  * input rows to int8 by groups of 64 and multiply codes by integers; 8-bit matrices (the router and the shared expert's gate) are float32
- * in both. The KV cache is bf16 in default mode and float32 otherwise; recurrent state is always float32.
+ * in both. The KV cache is bf16 in default mode and float32 otherwise, unless be_options.kv says; recurrent state is always float32.
  *
  * One family, one file: linear.c, moe.c, gdn.c, attn.c, norm.c (embed, add_norm, head, argmax). Inner kernels per instruction set:
  * kernels_portable.c, kernels_avx2.c, kernels_avx512.c, kernels_neon.c, each filling a struct cpu_kernels (isa.c chooses one); a family's
@@ -91,6 +91,7 @@ struct be_vector {
 struct cpu {
     struct backend_base base;
     enum be_compute compute;
+    int kv_bytes; /* of an element of the KV cache */
     const struct cpu_kernels *k;
     struct pool *pool;
     struct be_dims dims;      /* of prepare; all 0 before */
