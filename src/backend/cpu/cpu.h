@@ -62,11 +62,7 @@ struct cpu_kernels {
     cpu_mul_fn *mul4_f32;                                          /* 4-bit codes, float32 rows */
     cpu_mul_fn *mul8_f32;                                          /* 8-bit codes, float32 rows */
     void (*quantise)(const float *x, int in, struct act_row *out); /* fills q, scale, sum */
-    /* float32 vectors: dot, y += a*x; fixed order for a given n. */
-    float (*dot)(const float *a, const float *b, int n);
-    void (*axpy)(float a, const float *x, float *y, int n);
-    float (*dot_bf16)(const uint16_t *a, const float *b, int n);    /* KV keys */
-    void (*axpy_bf16)(float a, const uint16_t *x, float *y, int n); /* KV values */
+    float (*dot)(const float *a, const float *b, int n);           /* fixed order for a given n */
 };
 const struct cpu_kernels *cpu_kernels_portable(void);
 const struct cpu_kernels *cpu_kernels_avx2(void);   /* AVX2, FMA */

@@ -143,9 +143,6 @@ const struct cpu_kernels *cpu_kernels_avx2(void) {
         .mul8_f32 = mul8_f32,
         .quantise = quantise,
         .dot = dot,
-        .axpy = axpy,
-        .dot_bf16 = dot_bf16,
-        .axpy_bf16 = axpy_bf16,
     };
     return &table;
 }

@@ -324,8 +324,6 @@ static void quantise(const float *x, int in, struct act_row *out) {
 
 /* ---- float32 vectors ---- */
 
-static inline float32x4_t bf16_four(const uint16_t *p) { return bf16_floats(vld1_u16(p)); }
-
 static float dot(const float *a, const float *b, int n) {
     float32x4_t s[4] = {vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)};
     int i = 0;
@@ -337,29 +335,6 @@ static float dot(const float *a, const float *b, int n) {
     return sum;
 }
 
-static void axpy(float a, const float *x, float *y, int n) {
-    int i = 0;
-    for (; i + 4 <= n; i += 4) vst1q_f32(y + i, vfmaq_n_f32(vld1q_f32(y + i), vld1q_f32(x + i), a));
-    for (; i < n; i++) y[i] = fmaf(a, x[i], y[i]);
-}
-
-static float dot_bf16(const uint16_t *a, const float *b, int n) {
-    float32x4_t s[4] = {vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0), vdupq_n_f32(0)};
-    int i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (int k = 0; k < 4; k++) s[k] = vfmaq_f32(s[k], bf16_four(a + i + 4 * k), vld1q_f32(b + i + 4 * k));
-    for (; i + 4 <= n; i += 4) s[0] = vfmaq_f32(s[0], bf16_four(a + i), vld1q_f32(b + i));
-    float sum = add_lanes(vaddq_f32(s[0], s[2]), vaddq_f32(s[1], s[3]));
-    for (; i < n; i++) sum = fmaf(num_from_bf16(a[i]), b[i], sum);
-    return sum;
-}
-
-static void axpy_bf16(float a, const uint16_t *x, float *y, int n) {
-    int i = 0;
-    for (; i + 4 <= n; i += 4) vst1q_f32(y + i, vfmaq_n_f32(vld1q_f32(y + i), bf16_four(x + i), a));
-    for (; i < n; i++) y[i] = fmaf(a, num_from_bf16(x[i]), y[i]);
-}
-
 const struct cpu_kernels *cpu_kernels_neon(void) {
     static const struct cpu_kernels table = {
         .name = "neon",
@@ -368,9 +343,6 @@ const struct cpu_kernels *cpu_kernels_neon(void) {
         .mul8_f32 = mul8_f32,
         .quantise = quantise,
         .dot = dot,
-        .axpy = axpy,
-        .dot_bf16 = dot_bf16,
-        .axpy_bf16 = axpy_bf16,
     };
     return &table;
 }

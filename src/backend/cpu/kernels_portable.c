@@ -116,24 +116,6 @@ static float dot(const float *a, const float *b, int n) {
     return sum;
 }
 
-static void axpy(float a, const float *x, float *y, int n) {
-    for (int i = 0; i < n; i++) y[i] += a * x[i];
-}
-
-static float dot_bf16(const uint16_t *a, const float *b, int n) {
-    float lane[LANES] = {0};
-    int i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int l = 0; l < LANES; l++) lane[l] += num_from_bf16(a[i + l]) * b[i + l];
-    float sum = add_lanes(lane);
-    for (; i < n; i++) sum += num_from_bf16(a[i]) * b[i];
-    return sum;
-}
-
-static void axpy_bf16(float a, const uint16_t *x, float *y, int n) {
-    for (int i = 0; i < n; i++) y[i] += a * num_from_bf16(x[i]);
-}
-
 const struct cpu_kernels *cpu_kernels_portable(void) {
     static const struct cpu_kernels table = {
         .name = "portable",
@@ -142,9 +124,6 @@ const struct cpu_kernels *cpu_kernels_portable(void) {
         .mul8_f32 = mul8_f32,
         .quantise = quantise,
         .dot = dot,
-        .axpy = axpy,
-        .dot_bf16 = dot_bf16,
-        .axpy_bf16 = axpy_bf16,
     };
     return &table;
 }

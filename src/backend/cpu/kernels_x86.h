@@ -186,19 +186,16 @@ struct float_tile {
     float v[FLOAT_OUTS][FLOAT_GROUPS * GROUP] __attribute__((aligned(32)));
 };
 
-static inline void unpack4(const uint8_t *codes, __m256 scale, __m256 bias, float *out) {
+/* Eight codes of `bits` (a constant) bits from p on. */
+static inline __attribute__((always_inline)) __m256i eight_codes(const uint8_t *p, int bits) {
     const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28), mask = _mm256_set1_epi32(15);
-    for (int i = 0; i < GROUP / 8; i++) {
-        __m256i c = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32((int)num_load32(codes + 4 * i)), shift), mask);
-        _mm256_store_ps(out + 8 * i, _mm256_fmadd_ps(_mm256_cvtepi32_ps(c), scale, bias));
-    }
+    if (bits == 8) return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    return _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32((int)num_load32(p)), shift), mask);
 }
 
-static inline void unpack8(const uint8_t *codes, __m256 scale, __m256 bias, float *out) {
-    for (int i = 0; i < GROUP / 8; i++) {
-        __m256i c = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(codes + 8 * i)));
-        _mm256_store_ps(out + 8 * i, _mm256_fmadd_ps(_mm256_cvtepi32_ps(c), scale, bias));
-    }
+static inline __attribute__((always_inline)) void unpack(const uint8_t *codes, int bits, __m256 scale, __m256 bias, float *out) {
+    for (int i = 0; i < GROUP / 8; i++)
+        _mm256_store_ps(out + 8 * i, _mm256_fmadd_ps(_mm256_cvtepi32_ps(eight_codes(codes + i * bits, bits)), scale, bias));
 }
 
 static inline float bf16_at(const uint8_t *p, size_t i) { return num_from_bf16(num_load16(p + 2 * i)); }
@@ -238,8 +235,7 @@ static inline __attribute__((always_inline)) void mul_floats(const struct weight
             size_t at = (size_t)(o + i) * groups + g0;
             for (int g = 0; g < n; g++) {
                 __m256 scale = _mm256_set1_ps(bf16_at(w->scales, at + g)), bias = _mm256_set1_ps(bf16_at(w->biases, at + g));
-                if (bits == 4) unpack4(w->codes + (at + g) * group_bytes, scale, bias, t.v[i] + g * GROUP);
-                else unpack8(w->codes + (at + g) * group_bytes, scale, bias, t.v[i] + g * GROUP);
+                unpack(w->codes + (at + g) * group_bytes, bits, scale, bias, t.v[i] + g * GROUP);
             }
         }
         for (; r + 2 <= rows; r += 2) add_floats(&t, outs, n * GROUP, x + r, g0 * GROUP, 2, sum + r);
@@ -319,32 +315,5 @@ static float dot(const float *a, const float *b, int n) {
     float sum = add_lanes(_mm256_add_ps(_mm256_add_ps(s[0], s[2]), _mm256_add_ps(s[1], s[3])));
     for (; i < n; i++) sum = fmaf(a[i], b[i], sum);
     return sum;
-}
-
-static void axpy(float a, const float *x, float *y, int n) {
-    __m256 f = _mm256_set1_ps(a);
-    int i = 0;
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_fmadd_ps(f, _mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i)));
-    for (; i < n; i++) y[i] = fmaf(a, x[i], y[i]);
-}
-
-static inline __m256 bf16_eight(const uint16_t *p) { return bf16_floats(_mm_loadu_si128((const __m128i *)p)); }
-
-static float dot_bf16(const uint16_t *a, const float *b, int n) {
-    __m256 s[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-    int i = 0;
-    for (; i + 32 <= n; i += 32)
-        for (int k = 0; k < 4; k++) s[k] = _mm256_fmadd_ps(bf16_eight(a + i + 8 * k), _mm256_loadu_ps(b + i + 8 * k), s[k]);
-    for (; i + 8 <= n; i += 8) s[0] = _mm256_fmadd_ps(bf16_eight(a + i), _mm256_loadu_ps(b + i), s[0]);
-    float sum = add_lanes(_mm256_add_ps(_mm256_add_ps(s[0], s[2]), _mm256_add_ps(s[1], s[3])));
-    for (; i < n; i++) sum = fmaf(num_from_bf16(a[i]), b[i], sum);
-    return sum;
-}
-
-static void axpy_bf16(float a, const uint16_t *x, float *y, int n) {
-    __m256 f = _mm256_set1_ps(a);
-    int i = 0;
-    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_fmadd_ps(f, bf16_eight(x + i), _mm256_loadu_ps(y + i)));
-    for (; i < n; i++) y[i] = fmaf(a, num_from_bf16(x[i]), y[i]);
 }
 #endif
