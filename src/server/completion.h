@@ -15,7 +15,7 @@ struct completion_sink {
     int (*token)(
         void *ctx, int choice,
         const struct calla_token *token); /* each id that belongs to the answer, before its text; only if log probabilities are wanted */
-    int (*event)(void *ctx, int choice, const struct calla_event *event); /* CONTENT, REASONING, CALL, ARGUMENTS, CALL_END */
+    int (*event)(void *ctx, int choice, const struct calla_event *event); /* CONTENT, REASONING, CALL, ARGUMENTS, CALL_END, STOP */
     int (*finish)(void *ctx, int choice, const char *reason);             /* once per choice, last: "stop", "length", "tool_calls" */
 };
 

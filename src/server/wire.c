@@ -1,4 +1,4 @@
-/* wire.c - see wire.h. */
+/* wire.c - what the answers of the two OpenAI completions share. See wire.h. */
 #include "server/wire.h"
 #include <math.h>
 
@@ -80,14 +80,15 @@ static int text_token(const struct answer *a, struct wire_choice *w, const struc
     return w->tokens.failed || w->token_logprobs.failed || w->top_logprobs.failed || w->offsets.failed ? CALLA_E_MEMORY : 0;
 }
 
-int wire_token(const struct answer *a, struct wire_choice *w, const struct calla_token *token) {
-    return a->is_chat ? chat_token(a, w, token) : text_token(a, w, token);
+int wire_token(struct answer *a, int choice, const struct calla_token *token) {
+    struct wire_choice *w = &a->choices[choice];
+    return a->wire->text ? text_token(a, w, token) : chat_token(a, w, token);
 }
 
 void wire_logprobs(const struct answer *a, struct wire_choice *w, struct str *out) {
     str_puts(out, ",\"logprobs\":");
     if (a->options->top < 0) str_puts(out, "null");
-    else if (a->is_chat) {
+    else if (!a->wire->text) {
         str_puts(out, "{\"content\":[");
         str_slice(out, str_view(&w->logprobs));
         str_puts(out, "],\"refusal\":null}");
@@ -106,9 +107,9 @@ void wire_logprobs(const struct answer *a, struct wire_choice *w, struct str *ou
 
 void wire_head(const struct answer *a, bool chunk, struct str *out) {
     str_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id,
-               !a->is_chat ? "text_completion"
-               : chunk     ? "chat.completion.chunk"
-                           : "chat.completion",
+               a->wire->text ? "text_completion"
+               : chunk       ? "chat.completion.chunk"
+                             : "chat.completion",
                (long long)a->created);
     json_write_string(out, a->model.p, a->model.n);
     str_puts(out, ",\"system_fingerprint\":\"calla-" CALLA_VERSION "\"");
