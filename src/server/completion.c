@@ -57,6 +57,7 @@ int completion_read_chat(struct server *s, struct chat_request *r, struct slice 
 
 int completion_read_text(struct server *s, struct text_request *r, struct slice body, struct calla_error *err) {
     return openai_read_text(r, body, &s->sampling, vocab_of(s), err);
+    r->thinking_budget = s->options.thinking_budget;
 }
 
 int completion_prompt(struct server *s, const struct chat_request *r, struct calla_prompt **prompt, struct calla_ids *ids,

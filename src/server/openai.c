@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/num.h"
 #include "server/fields.h"
+#include "server/form.h"
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -198,32 +199,6 @@ static int read_tool_choice(struct chat_request *r, const struct json *root, str
     return 0;
 }
 
-static int read_thinking(struct chat_request *r, const struct json *root, struct calla_error *err) {
-    struct slice effort = {NULL, 0};
-    const struct json *kwargs = NULL;
-    bool think;
-    int rc = field_string(root, "", "reasoning_effort", &effort, err);
-    if (rc) return rc;
-    if (effort.p) {
-        static const char *const off[] = {"none", "minimal"}, *const on[] = {"low", "medium", "high", "xhigh", "max"};
-        bool known = false;
-        for (size_t i = 0; i < 2; i++) {
-            if (slice_is(effort, off[i])) known = r->chat.no_thinking = true;
-        }
-        for (size_t i = 0; i < 5; i++) {
-            if (!slice_is(effort, on[i])) continue;
-            known = true;
-            r->chat.no_thinking = false;
-        }
-        if (!known) return field_fail(err, "", "reasoning_effort", "must be none, minimal, low, medium, high, xhigh or max");
-    }
-    if ((rc = field_object(root, "", "chat_template_kwargs", &kwargs, err)) != 0 || !kwargs) return rc;
-    think = !r->chat.no_thinking;
-    if ((rc = field_bool(kwargs, "chat_template_kwargs", "enable_thinking", &think, err)) != 0) return rc;
-    r->chat.no_thinking = !think;
-    return field_bool(kwargs, "chat_template_kwargs", "preserve_thinking", &r->chat.preserve_thinking, err);
-}
-
 static int refuse_string(const struct json *root, const char *name, const char *accepted, struct calla_error *err) {
     struct slice text = {NULL, 0};
     int rc = field_string(root, "", name, &text, err);
@@ -234,8 +209,7 @@ static int refuse_string(const struct json *root, const char *name, const char *
 /* Fields of OpenAI's that would change the answer and that calla cannot honour. */
 static int refuse_unsupported(const struct json *root, struct calla_error *err) {
     static const char *const names[] = {"audio", "functions", "function_call", "web_search_options"};
-    const struct json *format = NULL, *modalities = NULL;
-    struct slice type = {"", 0};
+    const struct json *modalities = NULL;
     bool store;
     int rc;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -248,9 +222,6 @@ static int refuse_unsupported(const struct json *root, struct calla_error *err) 
     for (const struct json *m = modalities ? modalities->child : NULL; m; m = m->next) {
         if (m->type != JSON_STRING || !slice_is(m->string, "text")) return field_fail(err, "", "modalities", "can only be [\"text\"]");
     }
-    if ((rc = field_object(root, "", "response_format", &format, err)) != 0 || !format) return rc;
-    if ((rc = field_string(format, "response_format", "type", &type, err)) != 0) return rc;
-    if (!slice_is(type, "text")) return field_fail(err, "", "response_format", "is only supported as {\"type\":\"text\"}");
     return 0;
 }
 
@@ -273,7 +244,7 @@ static int read_chat(struct chat_request *r, const struct json *root, const stru
     if ((rc = read_logprobs(&r->options, root, err)) != 0) return rc;
     if ((rc = read_tools(r, root, err)) != 0) return rc;
     if ((rc = read_tool_choice(r, root, err)) != 0) return rc;
-    if ((rc = read_thinking(r, root, err)) != 0) return rc;
+    if ((rc = form_read(r, root, err)) != 0) return rc;
     return refuse_unsupported(root, err);
 }
 

@@ -33,6 +33,9 @@ struct chat_request {
     struct arena arena;
     struct openai_options options;
     struct slice messages;            /* JSON array within the body */
+/* What the content of an answer must be. */
+enum openai_format { FORMAT_TEXT, FORMAT_OBJECT /* any JSON object */, FORMAT_SCHEMA };
+
     struct slice tools;               /* the same; n 0: none that declares a function, or tool_choice none */
     struct calla_functions functions; /* of tools */
     struct calla_chat_options chat;   /* force_call: tool_choice, one of functions; "" when any of several will do */
@@ -41,6 +44,9 @@ struct chat_request {
 
 struct text_prompt {
     struct slice text; /* p NULL: ids */
+    int thinking_budget; /* ids of reasoning at most, then the think block is closed; 0 (what no_thinking goes with), -1: no bound */
+    enum openai_format format;
+    struct slice schema; /* FORMAT_SCHEMA: JSON within the body, until the request has been submitted */
     const int32_t *ids;
     size_t n_ids;
 };
@@ -53,7 +59,7 @@ struct text_request {
 };
 
 /* body: [n] bytes of JSON. defaults: sampling where the client says nothing; so does what
- * r->chat holds of thinking. vocab bounds logit_bias ids and
+ * r->chat and r->thinking_budget hold of thinking. vocab bounds logit_bias ids and
  * prompt ids. Errors are CALLA_E_INVALID (param names the field), CALLA_E_FORMAT (not JSON) and CALLA_E_MEMORY; free the request in either
  * case. */
 int openai_read_chat(struct chat_request *r, struct slice body, const struct calla_sampling *defaults, int32_t vocab,

@@ -23,6 +23,7 @@ struct server_options server_defaults(void) {
     return (struct server_options){.host = "127.0.0.1",
                                    .model_name = "calla",
                                    .max_connections = 256,
+                                   .thinking_budget = -1,
                                    .read_seconds = 60,
                                    .send_seconds = 60,
                                    .idle_seconds = 75,

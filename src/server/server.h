@@ -22,7 +22,8 @@ struct server_options {
     const struct calla_sampling *sampling; /* what holds where a request does not say, copied; NULL: what the checkpoint's
                                               generation_config.json names, else greedy */
     bool no_thinking;                      /* requests that do not say whether to think get a closed think block */
-    int max_connections;                   /* open at once; further ones are closed unanswered. 0: 256 */
+    int thinking_budget;                   /* ids of reasoning where a request does not say; -1: no bound */
+    int max_connections;                   /* open at once; further ones are answered 503. 0: 256 */
     int read_seconds;                      /* a request's head and body must arrive within this time, else 408. 0: 60 */
     int send_seconds;                      /* a client that takes no byte for this long is dropped. 0: 60 */
     int idle_seconds;                      /* between two requests of a connection. 0: 75 */
