@@ -130,6 +130,11 @@ bool file_exists(const char *path) {
     return stat(path, &st) == 0;
 }
 
+bool file_is_there(const char *path) {
+    struct stat st;
+    return lstat(path, &st) == 0;
+}
+
 bool file_is_lfs_pointer(const void *bytes, size_t n) {
     static const char mark[] = "version https://git-lfs";
     return n >= sizeof mark - 1 && memcmp(bytes, mark, sizeof mark - 1) == 0;

@@ -21,6 +21,9 @@ int file_write(const char *path, const void *data, size_t n, struct calla_error 
 bool file_is_lfs_pointer(const void *bytes, size_t n);
 #define FILE_LFS_HINT "a Git LFS pointer, not the file itself; run `git lfs pull` there, or download it again"
 bool file_exists(const char *path); /* follows links */
+/* Whether there is something of that name, a link to nothing included: for a file that may be absent, but whose dangling link is an error
+ * (file_read then names it). */
+bool file_is_there(const char *path);
 bool file_is_dir(const char *path);
 int file_size(const char *path, uint64_t *out, struct calla_error *err);
 /* dir + "/" + name; NULL when out of memory; caller frees with mem_free */

@@ -65,6 +65,16 @@ void str_printf(struct str *s, const char *fmt, ...) {
     va_end(again);
 }
 
+void str_int(struct str *s, int64_t x) {
+    char digits[20];
+    size_t at = sizeof digits;
+    uint64_t rest = x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
+    do digits[--at] = (char)('0' + rest % 10);
+    while (rest /= 10);
+    if (x < 0) digits[--at] = '-';
+    str_append(s, digits + at, sizeof digits - at);
+}
+
 void str_clear(struct str *s) {
     s->len = 0;
     s->failed = false;

@@ -4,6 +4,7 @@
 #include "cli/commands.h"
 #include "cli/session.h"
 #include "server/server.h"
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,6 +20,18 @@ static void on_signal(int sig) {
     char c = 1;
     if (write(wake[1], &c, 1) < 0) { /* the pipe is full: the reader is awake already */
     }
+}
+
+/* A request's line to standard error, in one write. A reader of it that does not read costs lines, not answers: a pipe that is ready takes
+ * this much without blocking. */
+static bool print_request(void *ctx, const char *line, size_t n) {
+    struct pollfd ready = {.fd = 2, .events = POLLOUT};
+    char text[2048];
+    (void)ctx;
+    if (n >= sizeof text || poll(&ready, 1, 0) != 1 || !(ready.revents & POLLOUT)) return false;
+    memcpy(text, line, n);
+    text[n] = '\n';
+    return write(2, text, n + 1) == (ssize_t)(n + 1);
 }
 
 static void print_ready(const struct session *s, const char *host, int port) {
@@ -52,6 +65,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         {OPTION_INT, "max-connections", &so.max_connections, "N", "connections open at once (default 256)", 1, 65536},
         {OPTION_INT, "grace", &grace, "SECONDS", "how long running answers may go on after SIGTERM (default 30)", 0, 86400},
         {OPTION_CHOICE, "think", &think, "on|off", "whether to think first where a request does not say (default on)", 0, 0},
+        {OPTION_FLAG, "log-json", &so.log_json, "", "write the line that each request leaves on standard error as JSON", 0, 0},
         {OPTION_TEXT, "name", &called, "NAME", "how the model is called in /v1/models (default: its folder)", 0, 0},
     };
     const struct option_table tables[] = {{own, sizeof own / sizeof *own}, {cache, CACHE_OPTIONS}, {shared, COMMON_OPTIONS}};
@@ -82,6 +96,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         so.allowed_hosts = hosts.item;
         so.n_allowed_hosts = (size_t)hosts.n;
         so.no_thinking = think == 1;
+        so.log = common.quiet ? NULL : print_request;
         so.model_name = called ? called : name;
         common.model = dir;
         code = server_start(&running, &so, NULL, NULL, err);

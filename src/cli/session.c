@@ -16,7 +16,7 @@
 #include <mach-o/dyld.h>
 #endif
 
-static bool program_path(char *out, size_t n) {
+bool session_program_path(char *out, size_t n) {
 #ifdef __APPLE__
     uint32_t size = (uint32_t)n;
     char link[PATH_MAX];
@@ -40,7 +40,7 @@ static bool program_path(char *out, size_t n) {
 /* The model that ships with calla lies beside the program: ../models/mini in the source tree, ../share/calla/mini once installed. */
 static char *embedded_model(void) {
     char path[PATH_MAX];
-    if (!program_path(path, sizeof path)) return NULL;
+    if (!session_program_path(path, sizeof path)) return NULL;
     char *slash = strrchr(path, '/');
     if (!slash) return NULL;
     *slash = 0;
@@ -116,10 +116,10 @@ static int add_identity(const char *dir, struct str *out, struct calla_error *er
     static const char *const files[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
     int code = 0;
     for (size_t i = 0; !code && i < sizeof files / sizeof *files; i++) {
-        char hex[65] = "none";
+        char hex[HASH_HEX] = "none";
         char *path = file_join(dir, files[i]);
         if (!path) return err_set(err, CALLA_E_MEMORY, "out of memory");
-        if (file_exists(path)) code = hash_file(path, hex, err);
+        if (file_is_there(path)) code = hash_file(path, hex, err);
         mem_free(path);
         str_printf(out, "%s %s\n", files[i], hex);
     }

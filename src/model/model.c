@@ -104,7 +104,7 @@ static int read_generation(struct model *m, const char *dir, struct calla_error 
     char *path = file_join(dir, "generation_config.json");
     struct str text = {0};
     if (!path) return err_set(err, CALLA_E_MEMORY, "%s: no memory to open the model", dir);
-    int rc = file_exists(path) ? file_read(path, 1 << 20, &text, err) : 0;
+    int rc = file_is_there(path) ? file_read(path, 1 << 20, &text, err) : 0;
     if (!rc) rc = config_generation(text.data, text.len, &m->config, err);
     str_free(&text);
     mem_free(path);

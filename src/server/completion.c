@@ -6,6 +6,7 @@
  */
 #include "server/completion.h"
 #include "base/clock.h"
+#include "server/http.h"
 #include "server/names.h"
 #include <string.h>
 
@@ -18,6 +19,7 @@ struct choice {
     struct calla_detok detok;
     struct calla_parser *parser;
     size_t generated, reasoning, cached;
+    uint64_t last_ns; /* when its last token came */
     int resumed;
     bool opened, first, done, stopped /* by a stop string or the only call allowed */;
 };
@@ -41,6 +43,9 @@ struct completion {
     const struct completion_sink *sink;
     struct choice *now;
 };
+
+/* Where it is noted what becomes of this completion, or NULL. */
+static struct record *record_of(const struct completion *c) { return c->options->exchange ? &c->options->exchange->record : NULL; }
 
 /* ---- reading ---- */
 
@@ -200,7 +205,7 @@ static int on_event(void *ctx, const struct calla_event *event) {
     struct choice *choice = c->now;
     if (event->kind == CALLA_EVENT_STOP) {
         choice->stopped = true;
-        return 0;
+        return c->sink->event(c->sink->ctx, choice_index(c), event);
     }
     if (!choice->opened && (event->kind == CALLA_EVENT_CONTENT || event->kind == CALLA_EVENT_REASONING))
         return 0; /* the client's own words */
@@ -283,6 +288,7 @@ static int finish(struct completion *c, bool truncated) {
     static const char *const reasons[] = {[METRICS_STOP] = "stop", [METRICS_LENGTH] = "length", [METRICS_TOOL_CALLS] = "tool_calls"};
     if (rc == 0) rc = c->sink->finish(c->sink->ctx, choice_index(c), reasons[outcome]);
     choice->done = true;
+    if (record_of(c)) record_finish(record_of(c), reasons[outcome]);
     if (rc == 0 && c->chat && c->options->sampling.n_bias == 0) { /* else the ids are the client's making: not for others to get */
         calla_history_add(c->server->history, c->prompt, c->server->tokenizer, choice->prompt->data, choice->prompt->len, choice->ids.data,
                           choice->ids.len, c->options->salt);
@@ -298,8 +304,18 @@ static struct calla_usage usage_of(const struct choice *choice) {
     return usage;
 }
 
-static void let_go(struct choice *choice) {
-    if (choice->resumed == 0 && choice->request) choice->cached = usage_of(choice).cached_tokens;
+static void let_go(struct completion *c, struct choice *choice) {
+    if (choice->request) {
+        struct calla_usage usage = usage_of(choice);
+        struct record *r = record_of(c);
+        if (choice->resumed == 0) {
+            choice->cached = usage.cached_tokens;
+            metrics_observe(&c->server->metrics.queue, usage.queue_seconds);
+            if (r && usage.queue_seconds > r->queue_seconds) r->queue_seconds = usage.queue_seconds;
+            if (r && usage.prefill_seconds > r->prefill_seconds) r->prefill_seconds = usage.prefill_seconds;
+        }
+        if (r && usage.decode_seconds > r->decode_seconds) r->decode_seconds = usage.decode_seconds;
+    }
     calla_request_free(choice->request);
     choice->request = NULL;
 }
@@ -313,7 +329,7 @@ static int resume(struct completion *c, bool *resumed, struct calla_error *err) 
     if (choice->resumed >= RESUME_LIMIT) return 0;
     if (room_for(c, choice->prompt->len, &limit, err) != 0 || (size_t)limit <= choice->generated) return 0;
     limit -= (int)choice->generated;
-    let_go(choice);
+    let_go(c, choice);
     choice->resumed++;
     int rc = calla_ids_append(&all, choice->prompt->data, choice->prompt->len, err);
     if (rc == 0) rc = calla_ids_append(&all, choice->ids.data, choice->ids.len, err);
@@ -325,14 +341,23 @@ static int resume(struct completion *c, bool *resumed, struct calla_error *err) 
 
 /* ---- a step ---- */
 
+static void note_token(struct completion *c, struct choice *choice) {
+    uint64_t now = clock_ns();
+    struct record *r = record_of(c);
+    if (choice->first) {
+        double seconds = (double)(now - (r ? r->began_ns : c->submitted)) / 1e9;
+        metrics_observe(&c->server->metrics.first_token, seconds);
+        if (r && r->first_seconds == 0) r->first_seconds = seconds;
+    } else metrics_observe(&c->server->metrics.between_tokens, (double)(now - choice->last_ns) / 1e9);
+    choice->first = false;
+    choice->last_ns = now;
+}
+
 static int on_token(struct completion *c, const struct calla_token *token, struct calla_error *err) {
     struct choice *choice = c->now;
     int rc = 0;
     choice->generated++;
-    if (choice->first) {
-        choice->first = false;
-        metrics_observe(&c->server->metrics.first_token, (double)(clock_ns() - c->submitted) / 1e9);
-    }
+    note_token(c, choice);
     if (calla_parser_in_reasoning(choice->parser)) choice->reasoning++;
     if (c->chat) rc = calla_ids_append(&choice->ids, &token->id, 1, err);
     if (rc) return rc;
@@ -345,7 +370,7 @@ static int on_token(struct completion *c, const struct calla_token *token, struc
     if (c->options->top >= 0) rc = c->sink->token(c->sink->ctx, choice_index(c), token);
     if (rc == 0) rc = feed_id(c, token->id, err);
     if (rc == 0 && choice->stopped) rc = finish(c, false);
-    if (choice->done) let_go(choice);
+    if (choice->done) let_go(c, choice);
     return rc;
 }
 
@@ -364,7 +389,7 @@ static int pull(struct completion *c, struct choice *choice, int timeout_ms, boo
         if (how == CALLA_FINISH_CANCELLED) return err_set(err, CALLA_E_CLOSED, "the engine stopped before the answer was complete");
         rc = finish(c, how == CALLA_FINISH_LENGTH);
     }
-    if (choice->done) let_go(choice);
+    if (choice->done) let_go(c, choice);
     return rc;
 }
 
@@ -384,6 +409,7 @@ int completion_step(struct completion *c, int timeout_ms, const struct completio
     for (int i = 0; i < c->n_choices; i++) *done &= c->choices[i].done;
     if (rc == CALLA_E_MEMORY && err && err->code != rc) err_set(err, rc, "answer: out of memory; ask for less");
     if (rc) c->failed = true;
+    if (rc && record_of(c)) record_of(c)->error = calla_error_name(rc);
     return rc;
 }
 
@@ -400,6 +426,17 @@ void completion_usage(const struct completion *c, struct completion_usage *out) 
     }
 }
 
+static void note_usage(const struct completion *c, const struct completion_usage *usage) {
+    struct record *r = record_of(c);
+    if (!r) return;
+    struct slice model = c->options->model.n ? c->options->model : slice_of(c->server->options.model_name);
+    record_name(r->model, sizeof r->model, model.p, model.n);
+    r->generated = true;
+    r->prompt_tokens = usage->prompt_tokens;
+    r->cached_tokens = usage->cached_tokens;
+    r->completion_tokens = usage->completion_tokens;
+}
+
 void completion_free(struct completion *c, bool gone) {
     if (!c) return;
     struct completion_usage usage;
@@ -407,7 +444,7 @@ void completion_free(struct completion *c, bool gone) {
     for (int i = 0; i < c->n_choices && c->choices; i++) {
         struct choice *choice = &c->choices[i];
         if (choice->request && !choice->done) atomic_fetch_add(&m->choices[gone ? METRICS_GONE : METRICS_ERROR], 1);
-        let_go(choice);
+        let_go(c, choice);
         calla_parser_free(choice->parser);
         calla_ids_free(&choice->ids);
     }
@@ -417,6 +454,7 @@ void completion_free(struct completion *c, bool gone) {
         atomic_fetch_add(&m->cached_tokens, usage.cached_tokens);
         atomic_fetch_add(&m->completion_tokens, usage.completion_tokens);
         atomic_fetch_add(&m->reasoning_tokens, usage.reasoning_tokens);
+        note_usage(c, &usage);
     }
     for (size_t i = 0; i < c->n_prompts; i++) calla_ids_free(&c->prompts[i]);
     mem_free(c->prompts);

@@ -1,45 +1,31 @@
 /* connection.c - see connection.h. The only file that includes libmicrohttpd.
  *
  * Each connection has a thread of its own, so a handler may block on the engine; what it blocks on always ends within HTTP_LOOK_MS, and
- * then the client's socket is looked at. A connection is idle (between requests) -> reading (request line seen) -> answering -> idle. The
- * watcher ends those that stay idle or reading past their deadline, which libmicrohttpd's own timeout cannot (it starts anew with each
- * byte). A connection is unlinked, under the lock, before its socket is closed, so the watcher never touches a number that means another
- * socket by now.
+ * then the client's socket is looked at. Deadlines and the number of connections are peers.c's. An exchange has ended once its answer, the
+ * stream's source included, is gone; then it is logged and counted, whatever became of it.
  */
 #include "server/connection.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "server/guard.h"
+#include "server/peers.h"
 #include "server/route.h"
 #include <errno.h>
 #include <microhttpd.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#ifndef POLLRDHUP
-#define POLLRDHUP 0
-#endif
-#ifndef MSG_NOSIGNAL
-#define MSG_NOSIGNAL 0
-#endif
-
+#define LARGE_BODY   ((size_t)64 << 10)      /* from here on bodies are read a few at a time */
 #define DRAIN_SMALL  ((size_t)1 << 20)       /* a refused request's body is read up to here, so that the client gets to read why */
 #define DRAIN_LARGE  (2 * SERVER_BODY_LIMIT) /* ... where the body's size is the reason */
-#define BODY_RATE    ((size_t)256 << 10)     /* bytes that earn a second more to send the body in */
 #define STREAM_BLOCK ((size_t)32 << 10)
-#define SECOND_NS    1000000000ull
 
-enum state { IDLE, READING, ANSWERING, DROPPED };
-
-struct connection {
-    struct connection *prev, *next;
-    int fd;
-    enum state state;
-    uint64_t deadline_ns; /* of IDLE and READING */
+/* A stream's source has two holders, response and exchange: the first to let go ends it, the second frees this. Both are on the
+ * connection's thread. */
+struct held_stream {
+    struct http_stream source;
+    int holders;
 };
 
 /* One request: from its headers to the end of its answer. */
@@ -49,7 +35,9 @@ struct call {
     struct str body;
     size_t drained;
     struct http_reply refusal; /* status 0: none */
-    bool started;
+    struct held_stream *stream;
+    bool answered; /* run has been called */
+    bool reading;  /* a large body, between server_read_begin and server_read_end */
 };
 
 static void free_body(struct server *s, struct call *call) {
@@ -57,27 +45,19 @@ static void free_body(struct server *s, struct call *call) {
     str_free(&call->body);
 }
 
+static void end_reading(struct server *s, struct call *call) {
+    if (call->reading) server_read_end(s);
+    call->reading = false;
+}
+
 void http_release_body(struct http_exchange *x) {
+    struct call *call = (struct call *)x; /* its first member */
     x->body = (struct slice){0};
-    free_body(x->server, (struct call *)x); /* its first member */
+    free_body(x->server, call);
+    end_reading(x->server, call);
 }
 
-/* ---- the peer ---- */
-
-enum http_peer http_look(struct http_exchange *x) {
-    uint64_t now = clock_ns();
-    if (now < x->next_look_ns) return HTTP_PEER_HERE;
-    x->next_look_ns = now + HTTP_LOOK_MS * 1000000ull;
-    if (atomic_load(&x->server->phase) == SERVER_ENDING) return HTTP_PEER_STOPPED;
-    struct pollfd p = {.fd = x->fd, .events = POLLIN | POLLRDHUP};
-    if (poll(&p, 1, 0) <= 0) return HTTP_PEER_HERE;
-    if (p.revents & (POLLERR | POLLHUP | POLLNVAL | POLLRDHUP)) return HTTP_PEER_GONE;
-    char byte;
-    ssize_t n = recv(x->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) ? HTTP_PEER_GONE : HTTP_PEER_HERE;
-}
-
-/* ---- connections and their deadlines ---- */
+/* ---- connections ---- */
 
 static struct connection *connection_of(struct MHD_Connection *c) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -85,87 +65,19 @@ static struct connection *connection_of(struct MHD_Connection *c) {
 }
 
 static void on_connection(void *cls, struct MHD_Connection *c, void **context, enum MHD_ConnectionNotificationCode what) {
-    struct server *s = cls;
     if (what == MHD_CONNECTION_NOTIFY_STARTED) {
         const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
-        struct connection *k = mem_calloc(1, sizeof *k);
-        *context = k;
-        if (!k || !info) return;
-        k->fd = info->connect_fd;
-        k->deadline_ns = clock_ns() + (uint64_t)s->options.read_seconds * SECOND_NS;
-        pthread_mutex_lock(&s->lock);
-        k->next = s->connections;
-        if (k->next) k->next->prev = k;
-        s->connections = k;
-        pthread_mutex_unlock(&s->lock);
-        return;
+        *context = info ? peers_add(cls, info->connect_fd) : NULL;
+    } else {
+        peers_remove(cls, *context);
+        *context = NULL;
     }
-    struct connection *k = *context;
-    *context = NULL;
-    if (!k) return;
-    pthread_mutex_lock(&s->lock);
-    if (k->prev) k->prev->next = k->next;
-    else if (s->connections == k) s->connections = k->next;
-    if (k->next) k->next->prev = k->prev;
-    pthread_mutex_unlock(&s->lock);
-    mem_free(k);
-}
-
-static void set_state(struct server *s, struct MHD_Connection *c, enum state state, uint64_t seconds) {
-    struct connection *k = connection_of(c);
-    if (!k) return;
-    pthread_mutex_lock(&s->lock);
-    if (k->state != DROPPED) {
-        k->state = state;
-        k->deadline_ns = clock_ns() + seconds * SECOND_NS;
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
-static void extend(struct server *s, struct MHD_Connection *c, size_t bytes) {
-    struct connection *k = connection_of(c);
-    if (!k) return;
-    pthread_mutex_lock(&s->lock);
-    k->deadline_ns += bytes * (SECOND_NS / BODY_RATE);
-    pthread_mutex_unlock(&s->lock);
-}
-
-static void drop(struct connection *k) {
-    static const char body[] = "{\"error\":{\"message\":\"the request did not arrive in "
-                               "time\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"timeout\"}}\n";
-    if (k->state == READING) {
-        char text[512];
-        int n =
-            snprintf(text, sizeof text,
-                     "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
-                     sizeof body - 1, body);
-        if (send(k->fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) log_line(LOG_DEBUG, "a late client took no answer");
-    }
-    k->state = DROPPED;
-    shutdown(k->fd, SHUT_RDWR);
-}
-
-static void *watch(void *arg) {
-    struct server *s = arg;
-    pthread_mutex_lock(&s->lock);
-    while (!s->watch_stop) {
-        struct timespec until;
-        uint64_t now = clock_ns();
-        for (struct connection *k = s->connections; k; k = k->next) {
-            if ((k->state == IDLE || k->state == READING) && now > k->deadline_ns) drop(k);
-        }
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += 1;
-        pthread_cond_timedwait(&s->changed, &s->lock, &until);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
 }
 
 static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *c) {
     struct server *s = cls;
     (void)uri;
-    set_state(s, c, READING, (uint64_t)s->options.read_seconds);
+    peers_set(s, connection_of(c), PEER_READING, (uint64_t)s->options.read_seconds);
     return NULL;
 }
 
@@ -191,6 +103,11 @@ static bool refused_by_guard(struct server *s, struct MHD_Connection *c, const s
 static void check(struct server *s, struct MHD_Connection *c, struct call *call, const char *path, const char *method) {
     struct http_reply *r = &call->refusal;
     call->route = route_find(path);
+    if (peers_surplus(connection_of(c))) {
+        http_error(r, 503, "busy", "", "too many connections are open; try again soon");
+        r->close = true;
+        return;
+    }
     if (refused_by_guard(s, c, call->route, r)) return;
     if (!call->route) {
         http_error(r, 404, "not_found", "", "there is no such path; the API is under /v1");
@@ -214,27 +131,29 @@ static void refuse_size(struct http_reply *r) {
 /* ---- answering ---- */
 
 static ssize_t read_stream(void *cls, uint64_t at, char *buf, size_t max) {
-    struct http_stream *stream = cls;
+    struct held_stream *stream = cls;
     (void)at;
-    long n = stream->read(stream->ctx, buf, max);
+    long n = stream->source.read(stream->source.ctx, buf, max);
     return n > 0 ? (ssize_t)n : n == 0 ? MHD_CONTENT_READER_END_OF_STREAM : MHD_CONTENT_READER_END_WITH_ERROR;
 }
 
-static void free_stream(void *cls) {
-    struct http_stream *stream = cls;
-    stream->free(stream->ctx);
-    mem_free(stream);
+static void let_go(void *cls) {
+    struct held_stream *stream = cls;
+    if (!stream) return;
+    if (stream->holders-- == 2) stream->source.free(stream->source.ctx);
+    else mem_free(stream);
 }
 
-static struct MHD_Response *make_response(struct http_reply *r) {
+static struct MHD_Response *make_response(struct call *call, struct http_reply *r) {
     struct MHD_Response *response = NULL;
     if (r->stream.read) {
-        struct http_stream *stream = mem_alloc(sizeof *stream);
+        struct held_stream *stream = mem_alloc(sizeof *stream);
         if (stream) {
-            *stream = r->stream;
-            response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, stream, free_stream);
+            *stream = (struct held_stream){r->stream, 2};
+            response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, stream, let_go);
         }
-        if (!response) {
+        if (response) call->stream = stream;
+        else {
             mem_free(stream);
             r->stream.free(r->stream.ctx);
         }
@@ -247,23 +166,28 @@ static struct MHD_Response *make_response(struct http_reply *r) {
     return response;
 }
 
-static enum MHD_Result send_reply(struct server *s, struct MHD_Connection *c, struct http_reply *r) {
+static enum MHD_Result send_reply(struct MHD_Connection *c, struct call *call, struct http_reply *r) {
     char number[16];
     if (r->status == 0) return MHD_NO;
-    struct MHD_Response *response = make_response(r);
+    struct MHD_Response *response = make_response(call, r);
     if (!response) return MHD_NO;
     MHD_add_response_header(response, "Content-Type", r->type ? r->type : "application/json");
+    MHD_add_response_header(response, "X-Request-Id", call->x.record.id);
     MHD_add_response_header(response, "Cache-Control", "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     if (r->stream.read) MHD_add_response_header(response, "X-Accel-Buffering", "no"); /* or a proxy gathers the stream */
     if (r->status == 401) MHD_add_response_header(response, "WWW-Authenticate", "Bearer");
     if (r->allow) MHD_add_response_header(response, "Allow", r->allow);
+    if (*r->policy) {
+        MHD_add_response_header(response, "Content-Security-Policy", r->policy);
+        MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
+    }
     if (r->close) MHD_add_response_header(response, "Connection", "close");
     if (r->retry_after > 0) {
         snprintf(number, sizeof number, "%d", r->retry_after);
         MHD_add_response_header(response, "Retry-After", number);
     }
-    metrics_response(&s->metrics, r->status);
+    call->x.record.status = r->status;
     enum MHD_Result rc = MHD_queue_response(c, (unsigned)r->status, response);
     MHD_destroy_response(response);
     return rc;
@@ -271,17 +195,22 @@ static enum MHD_Result send_reply(struct server *s, struct MHD_Connection *c, st
 
 static enum MHD_Result run(struct server *s, struct MHD_Connection *c, struct call *call) {
     struct http_reply reply = {0};
-    set_state(s, c, ANSWERING, 0);
+    call->answered = true;
+    peers_set(s, connection_of(c), PEER_ANSWERING, 0);
     MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)s->options.send_seconds);
     if (call->refusal.status) {
         reply = call->refusal;
         call->refusal = (struct http_reply){0};
     } else {
         call->x.body = str_view(&call->body);
-        call->route->handle(&call->x, &reply);
+        bool large = call->body.len >= LARGE_BODY;
+        if (large) call->reading = server_read_begin(&call->x);
+        if (!large || call->reading) call->route->handle(&call->x, &reply);
+        else if (!call->x.record.gone) http_error(&reply, 503, "closed", "", "the server is stopping; the request was not read");
+        end_reading(s, call);
     }
-    log_line(LOG_INFO, "%s %s %d", call->x.method, call->x.path, reply.status ? reply.status : 499);
-    enum MHD_Result rc = send_reply(s, c, &reply);
+    if (reply.error) call->x.record.error = reply.error;
+    enum MHD_Result rc = send_reply(c, call, &reply);
     str_free(&reply.body);
     return rc;
 }
@@ -298,6 +227,7 @@ static struct call *begin(struct server *s, struct MHD_Connection *c, const char
     const union MHD_ConnectionInfo *peer = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     call->x = (struct http_exchange){
         .server = s, .method = method, .path = path, .client = guard_client(peer ? peer->client_addr : NULL), .fd = info->connect_fd};
+    record_begin(&call->x.record, peer ? peer->client_addr : NULL, method, path, header(c, "X-Request-Id"));
     pthread_mutex_lock(&s->lock);
     s->running++;
     pthread_mutex_unlock(&s->lock);
@@ -319,7 +249,7 @@ static enum MHD_Result at_headers(struct server *s, struct MHD_Connection *c, st
 }
 
 static enum MHD_Result at_body(struct server *s, struct MHD_Connection *c, struct call *call, const char *data, size_t n) {
-    extend(s, c, n);
+    peers_extend(s, connection_of(c), n);
     call->drained += n;
     if (call->refusal.status) return call->drained > DRAIN_LARGE ? MHD_NO : MHD_YES;
     if (call->body.len + n > SERVER_BODY_LIMIT) refuse_size(&call->refusal);
@@ -352,13 +282,34 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     return run(s, c, call);
 }
 
+/* Log and count an exchange that has ended. */
+static void account(struct server *s, struct call *call) {
+    struct record *r = &call->x.record;
+    uint64_t now = clock_ns();
+    metrics_request(&s->metrics, route_index(call->route), r->status, (double)(now - r->began_ns) / 1e9);
+    if (!s->options.log) return;
+    struct str line = {0};
+    record_write(r, now, s->options.log_json, &line);
+    if (line.failed || !s->options.log(s->options.log_ctx, line.data, line.len)) atomic_fetch_add(&s->metrics.log_lost, 1);
+    str_free(&line);
+}
+
 static void on_completed(void *cls, struct MHD_Connection *c, void **context, enum MHD_RequestTerminationCode how) {
     struct server *s = cls;
     struct call *call = *context;
-    (void)how;
     *context = NULL;
+    if (call) {
+        let_go(call->stream);
+        struct record *r = &call->x.record;
+        if (how != MHD_REQUEST_TERMINATED_COMPLETED_OK && how != MHD_REQUEST_TERMINATED_DAEMON_SHUTDOWN) r->gone = true;
+        if (!call->answered && peers_dropped(s, connection_of(c))) {
+            r->status = 408;
+            r->error = "timeout";
+        }
+        account(s, call);
+    }
     MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)s->options.idle_seconds);
-    set_state(s, c, IDLE, (uint64_t)s->options.idle_seconds + (uint64_t)s->options.read_seconds);
+    peers_set(s, connection_of(c), PEER_IDLE, (uint64_t)s->options.idle_seconds + (uint64_t)s->options.read_seconds);
     if (!call) return;
     free_body(s, call);
     str_free(&call->refusal.body);
@@ -376,22 +327,18 @@ int connection_start(struct server *s, struct calla_error *err) {
     if (MHD_is_feature_supported(MHD_FEATURE_POLL) == MHD_YES) flags |= MHD_USE_POLL; /* select stops at descriptor 1024 */
     s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, s, MHD_OPTION_LISTEN_SOCKET, s->listener, MHD_OPTION_NOTIFY_COMPLETED,
                                  on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_URI_LOG_CALLBACK,
-                                 on_request_line, s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->options.max_connections,
+                                 on_request_line, s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->options.max_connections + PEERS_SPARE,
                                  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options.idle_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                                  SERVER_HEAD_LIMIT, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (!s->daemon) return err_set(err, CALLA_E_IO, "the HTTP server could not be started: %s", strerror(errno));
-    if (pthread_create(&s->watcher, NULL, watch, s) == 0) return 0;
+    if (peers_start(s) == 0) return 0;
     MHD_stop_daemon(s->daemon);
     s->daemon = NULL;
     return err_set(err, CALLA_E_MEMORY, "the HTTP server could not be started: no thread");
 }
 
 void connection_stop(struct server *s) {
-    pthread_mutex_lock(&s->lock);
-    s->watch_stop = true;
-    pthread_cond_broadcast(&s->changed);
-    pthread_mutex_unlock(&s->lock);
-    pthread_join(s->watcher, NULL);
+    peers_stop(s);
     MHD_stop_daemon(s->daemon);
     s->daemon = NULL;
 }

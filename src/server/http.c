@@ -29,6 +29,7 @@ void http_error(struct http_reply *reply, int status, const char *code, const ch
     http_write_error(&reply->body, status, code, param, message);
     str_putc(&reply->body, '\n');
     reply->status = status;
+    reply->error = code;
     reply->type = NULL;
     if (status == 429 || status == 503) reply->retry_after = 1;
 }

@@ -6,6 +6,7 @@
 #define SERVER_HTTP_H
 #include "base/error.h"
 #include "base/str.h"
+#include "server/record.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,6 +23,7 @@ struct http_exchange {
     uint64_t client;           /* a number for the peer's address; not 0 */
     int fd;                    /* the client's socket, only to be looked at */
     uint64_t next_look_ns;     /* http_look asks the system at most every HTTP_LOOK_MS */
+    struct record record;      /* for the log */
 };
 #define HTTP_LOOK_MS 50
 
@@ -45,11 +47,13 @@ struct http_reply {
     struct str body;
     struct http_stream stream; /* used instead of body if read is set */
     const char *allow;         /* Allow header, or NULL */
+    char policy[256];          /* Content-Security-Policy header, or "" */
+    const char *error;         /* of an error: its code, static; for the log */
     int retry_after;           /* seconds, or 0 */
     bool close;                /* close the connection after this answer */
 };
 
-/* Fill reply with OpenAI's error object. type follows from the status; param may be "". */
+/* Fill reply with OpenAI's error object. code is of static life. type follows from the status; param may be "". */
 void http_error(struct http_reply *reply, int status, const char *code, const char *param, const char *message);
 /* The same for an error of calla's. 429 and 503 carry Retry-After. */
 void http_calla_error(struct http_reply *reply, const struct calla_error *err);

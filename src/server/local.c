@@ -41,7 +41,10 @@ void handle_metrics(struct http_exchange *x, struct http_reply *reply) {
     struct server *s = x->server;
     struct calla_stats stats;
     bool loaded = read_stats(s, &stats);
-    metrics_write(&s->metrics, loaded ? &stats : NULL, &reply->body);
+    pthread_mutex_lock(&s->lock);
+    const struct metrics_now now = {s->n_connections, s->running};
+    pthread_mutex_unlock(&s->lock);
+    metrics_write(&s->metrics, &now, loaded ? &stats : NULL, &reply->body);
     reply->type = "text/plain; version=0.0.4; charset=utf-8";
     reply->status = 200;
 }
@@ -82,15 +85,16 @@ void handle_tokenize(struct http_exchange *x, struct http_reply *reply) {
     struct arena arena = {0};
     struct calla_ids ids = {0};
     struct json *root;
-    server_read_begin(x->server, x->body.n);
     int rc = parse(x, &arena, &root, &err);
     if (rc == 0) rc = tokenize(x->server, x->body, root, &ids, &err);
     arena_free(&arena);
-    server_read_end(x->server, x->body.n);
     if (rc) http_calla_error(reply, &err);
     else {
         str_printf(&reply->body, "{\"count\":%zu,\"max_model_len\":%d,\"tokens\":[", ids.len, x->server->info.max_seq);
-        for (size_t i = 0; i < ids.len; i++) str_printf(&reply->body, i ? ",%d" : "%d", (int)ids.data[i]);
+        for (size_t i = 0; i < ids.len; i++) {
+            if (i) str_putc(&reply->body, ',');
+            str_int(&reply->body, ids.data[i]);
+        }
         str_puts(&reply->body, "]}\n");
         reply->status = 200;
     }
@@ -122,11 +126,9 @@ void handle_detokenize(struct http_exchange *x, struct http_reply *reply) {
     struct arena arena = {0};
     struct str text = {0};
     struct json *root;
-    server_read_begin(x->server, x->body.n);
     int rc = parse(x, &arena, &root, &err);
     if (rc == 0) rc = detokenize(x->server, root, &text, &err);
     arena_free(&arena);
-    server_read_end(x->server, x->body.n);
     if (rc) http_calla_error(reply, &err);
     else {
         struct slice view = str_view(&text);

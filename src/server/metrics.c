@@ -1,12 +1,19 @@
 /* metrics.c - see metrics.h. */
 #include "server/metrics.h"
+#include "server/route.h"
+#include <stdio.h>
 
-static const double bounds[METRICS_BUCKETS] = {0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120};
+static const double bounds[METRICS_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300};
 static const char *const outcomes[METRICS_OUTCOMES] = {"stop", "length", "tool_calls", "client_gone", "error"};
+/* 499 stands for a client that had gone before its answer; the last for all others */
+static const int statuses[METRICS_STATUSES - 1] = {200, 400, 401, 403, 404, 405, 408, 409, 413, 422, 429, 499, 500, 503, 529};
 
-void metrics_response(struct metrics *m, int status) {
-    int class = status / 100;
-    if (class >= 0 && class < 6) atomic_fetch_add_explicit(&m->responses[class], 1, memory_order_relaxed);
+void metrics_request(struct metrics *m, int route, int status, double seconds) {
+    int r = route < 0 || route >= METRICS_ROUTES ? METRICS_ROUTES : route, i = 0;
+    if (status == 0) status = 499;
+    while (i < METRICS_STATUSES - 1 && statuses[i] != status) i++;
+    atomic_fetch_add_explicit(&m->requests[r][i], 1, memory_order_relaxed);
+    metrics_observe(&m->request[r], seconds);
 }
 
 void metrics_observe(struct metrics_histogram *h, double seconds) {
@@ -25,16 +32,48 @@ static void number(struct str *out, const char *name, const char *kind, const ch
     str_printf(out, "calla_%s %.15g\n", name, value);
 }
 
-static void histogram(struct str *out, const char *name, const char *help, struct metrics_histogram *h) {
+static const char *route_label(int route) { return route < route_count() ? route_at(route)->path : "other"; }
+
+/* route < 0: without a label. */
+static void buckets(struct str *out, const char *name, int route, struct metrics_histogram *h) {
     unsigned long long total = 0;
-    head(out, name, "histogram", help);
+    char label[96] = "", alone[100] = "";
+    if (route >= 0) {
+        snprintf(label, sizeof label, "route=\"%s\",", route_label(route));
+        snprintf(alone, sizeof alone, "{route=\"%s\"}", route_label(route));
+    }
     for (int i = 0; i < METRICS_BUCKETS; i++) {
         total += atomic_load(&h->bucket[i]);
-        str_printf(out, "calla_%s_bucket{le=\"%g\"} %llu\n", name, bounds[i], total);
+        str_printf(out, "calla_%s_bucket{%sle=\"%g\"} %llu\n", name, label, bounds[i], total);
     }
     total += atomic_load(&h->bucket[METRICS_BUCKETS]);
-    str_printf(out, "calla_%s_bucket{le=\"+Inf\"} %llu\n", name, total);
-    str_printf(out, "calla_%s_sum %.6f\ncalla_%s_count %llu\n", name, (double)atomic_load(&h->sum_us) / 1e6, name, total);
+    str_printf(out, "calla_%s_bucket{%sle=\"+Inf\"} %llu\n", name, label, total);
+    str_printf(out, "calla_%s_sum%s %.6f\ncalla_%s_count%s %llu\n", name, alone, (double)atomic_load(&h->sum_us) / 1e6, name, alone, total);
+}
+
+static void histogram(struct str *out, const char *name, const char *help, struct metrics_histogram *h) {
+    head(out, name, "histogram", help);
+    buckets(out, name, -1, h);
+}
+
+/* Routes that nobody has asked for yet are left out. */
+static void write_routes(struct metrics *m, struct str *out) {
+    uint64_t asked[METRICS_ROUTES + 1] = {0};
+    head(out, "http_requests_total", "counter",
+         "Requests that have ended, by route and status; 499: the client had gone before its answer.");
+    for (int r = 0; r <= METRICS_ROUTES; r++) {
+        for (int i = 0; i < METRICS_STATUSES; i++) {
+            uint64_t n = atomic_load(&m->requests[r][i]);
+            char status[16] = "other";
+            if (n == 0) continue;
+            if (i < METRICS_STATUSES - 1) snprintf(status, sizeof status, "%d", statuses[i]);
+            str_printf(out, "calla_http_requests_total{route=\"%s\",status=\"%s\"} %llu\n", route_label(r), status, (unsigned long long)n);
+            asked[r] += n;
+        }
+    }
+    head(out, "http_request_duration_seconds", "histogram", "From a request's headers to the end of its answer.");
+    for (int r = 0; r <= METRICS_ROUTES; r++)
+        if (asked[r]) buckets(out, "http_request_duration_seconds", r, &m->request[r]);
 }
 
 /* The prefix cache: blocks by use, positions, and how it serves. */
@@ -58,10 +97,14 @@ static void write_cache(const struct calla_cache_stats *c, struct str *out) {
     number(out, "cache_disk_written_bytes_total", "counter", "Bytes written to the cache's files.", (double)c->disk_written);
 }
 
-void metrics_write(struct metrics *m, const struct calla_stats *stats, struct str *out) {
-    head(out, "http_responses_total", "counter", "HTTP answers by class of status.");
-    for (int i = 2; i < 6; i++)
-        str_printf(out, "calla_http_responses_total{class=\"%dxx\"} %llu\n", i, (unsigned long long)atomic_load(&m->responses[i]));
+void metrics_write(struct metrics *m, const struct metrics_now *now, const struct calla_stats *stats, struct str *out) {
+    write_routes(m, out);
+    number(out, "http_connections", "gauge", "Connections open.", now->connections);
+    number(out, "http_requests_running", "gauge", "Requests from their headers to the end of their answers, this one included.",
+           now->requests);
+    number(out, "http_connections_refused_total", "counter", "Connections over the limit, answered 503.",
+           (double)atomic_load(&m->refused_connections));
+    number(out, "log_lines_lost_total", "counter", "Requests whose line the log did not take.", (double)atomic_load(&m->log_lost));
     head(out, "completions_total", "counter", "Generated answers by how they ended.");
     for (int i = 0; i < METRICS_OUTCOMES; i++) {
         str_printf(out, "calla_completions_total{finish=\"%s\"} %llu\n", outcomes[i], (unsigned long long)atomic_load(&m->choices[i]));
@@ -70,7 +113,9 @@ void metrics_write(struct metrics *m, const struct calla_stats *stats, struct st
     number(out, "cached_tokens_total", "counter", "Prompt tokens that came from the prefix cache.", (double)atomic_load(&m->cached_tokens));
     number(out, "completion_tokens_total", "counter", "Generated tokens.", (double)atomic_load(&m->completion_tokens));
     number(out, "reasoning_tokens_total", "counter", "Generated tokens inside think blocks.", (double)atomic_load(&m->reasoning_tokens));
-    histogram(out, "time_to_first_token_seconds", "From submission to the first generated token.", &m->first_token);
+    histogram(out, "queue_seconds", "From submission to the first pass over a prompt.", &m->queue);
+    histogram(out, "time_to_first_token_seconds", "From a request's headers to its first generated token.", &m->first_token);
+    histogram(out, "time_between_tokens_seconds", "Between two tokens of an answer, as its connection takes them.", &m->between_tokens);
     histogram(out, "completion_seconds", "From submission to the end of a generated answer.", &m->duration);
     number(out, "engine_up", "gauge", "1 if the engine is loaded and its thread runs.", stats && stats->alive);
     if (!stats) return;

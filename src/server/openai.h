@@ -15,6 +15,8 @@
 #define OPENAI_MAX_PROMPTS 16
 #define OPENAI_MAX_STRING  1024 /* bytes of a stop string and of the model's name */
 
+struct http_exchange;
+
 /* What both endpoints share: how to generate, and how to answer. */
 struct openai_options {
     struct slice model; /* as the client named it, or n 0 */
@@ -25,8 +27,10 @@ struct openai_options {
     int top; /* -1: no log probabilities, else alternatives per token */
     const char *const *stop;
     size_t n_stop;
-    uint64_t salt;   /* of cache_salt: what one salt's prompts leave in the caches serves no other's */
-    uint64_t client; /* of user: whose turn it is while several wait; 0: the request does not say */
+    uint64_t salt;                  /* of cache_salt: what one salt's prompts leave in the caches serves no other's */
+    struct http_exchange *exchange; /* who waits for the answer: looked at during long work, and noted what became of it; NULL: nobody. Not
+                                       the request's: set by whoever reads it */
+    uint64_t client;                /* of user: whose turn it is while several wait; 0: the request does not say */
 };
 
 struct chat_request {

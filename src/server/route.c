@@ -1,8 +1,10 @@
 /* route.c - see route.h. */
 #include "server/route.h"
+#include "server/metrics.h"
 #include <string.h>
 
 static const struct route routes[] = {
+    {"/", "GET", "GET, HEAD", true, true, handle_page},
     {"/health", "GET", "GET, HEAD", true, true, handle_health},
     {"/metrics", "GET", "GET, HEAD", false, true, handle_metrics},
     {"/v1/models", "GET", "GET, HEAD", false, false, handle_models},
@@ -12,8 +14,15 @@ static const struct route routes[] = {
     {"/v1/detokenize", "POST", "POST", false, false, handle_detokenize},
 };
 
+enum { ROUTES = sizeof routes / sizeof routes[0] };
+_Static_assert(ROUTES <= METRICS_ROUTES, "each route has its counters");
+
+int route_count(void) { return ROUTES; }
+const struct route *route_at(int i) { return &routes[i]; }
+int route_index(const struct route *route) { return route ? (int)(route - routes) : -1; }
+
 const struct route *route_find(const char *path) {
-    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+    for (size_t i = 0; i < ROUTES; i++) {
         if (strcmp(path, routes[i].path) == 0) return &routes[i];
     }
     return NULL;

@@ -13,11 +13,17 @@ struct route {
 };
 /* NULL if there is no such path. The method is the caller's to compare. */
 const struct route *route_find(const char *path);
+/* The table: route_at(0 .. route_count() - 1), and a route's place in it (-1 for NULL). */
+int route_count(void);
+const struct route *route_at(int i);
+int route_index(const struct route *route);
 bool route_accepts(const struct route *route, const char *method);
 
 /* answer.c */
 void handle_chat(struct http_exchange *x, struct http_reply *reply);
 void handle_text(struct http_exchange *x, struct http_reply *reply);
+/* page.c: the chat page */
+void handle_page(struct http_exchange *x, struct http_reply *reply);
 /* local.c: what is answered without the engine */
 void handle_health(struct http_exchange *x, struct http_reply *reply);
 void handle_models(struct http_exchange *x, struct http_reply *reply);

@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "server/connection.h"
 #include "server/guard.h"
+#include "server/http.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,8 +23,8 @@
 struct server_options server_defaults(void) {
     return (struct server_options){.host = "127.0.0.1",
                                    .model_name = "calla",
-                                   .max_connections = 256,
                                    .thinking_budget = -1,
+                                   .max_connections = 256,
                                    .read_seconds = 60,
                                    .send_seconds = 60,
                                    .idle_seconds = 75,
@@ -89,7 +90,8 @@ static int listen_on(struct server *s, struct calla_error *err) {
     }
     if (s->listener < 0 || bind(s->listener, a->ai_addr, a->ai_addrlen) != 0 || listen(s->listener, SOMAXCONN) != 0 ||
         getsockname(s->listener, (struct sockaddr *)&s->address, &n) != 0) {
-        rc = err_set(err, CALLA_E_IO, "cannot listen on %s port %d: %s", s->options.host, s->options.port, strerror(errno));
+        const char *hint = errno == EADDRINUSE ? "; give another --port, or --port 0 for one that is free" : "";
+        rc = err_set(err, CALLA_E_IO, "cannot listen on %s port %d: %s%s", s->options.host, s->options.port, strerror(errno), hint);
         if (s->listener >= 0) close(s->listener);
         s->listener = -1;
     } else if (s->address.ss_family == AF_INET6) s->port = ntohs(((struct sockaddr_in6 *)&s->address)->sin6_port);
@@ -131,18 +133,31 @@ int server_start(struct server **out, const struct server_options *options, stru
     return rc;
 }
 
-enum { LARGE_BODY = 64 << 10, LARGE_AT_ONCE = 4 };
-
-void server_read_begin(struct server *s, size_t bytes) {
-    if (bytes < LARGE_BODY) return;
-    pthread_mutex_lock(&s->lock);
-    while (s->reading_large >= LARGE_AT_ONCE) pthread_cond_wait(&s->changed, &s->lock);
-    s->reading_large++;
-    pthread_mutex_unlock(&s->lock);
+/* Wait, with the lock held, for a change or so many milliseconds. */
+static void wait_changed(struct server *s, long ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += ms * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(&s->changed, &s->lock, &until);
 }
 
-void server_read_end(struct server *s, size_t bytes) {
-    if (bytes < LARGE_BODY) return;
+enum { LARGE_AT_ONCE = 4 };
+
+bool server_read_begin(struct http_exchange *x) {
+    struct server *s = x->server;
+    enum http_peer peer = HTTP_PEER_HERE;
+    pthread_mutex_lock(&s->lock);
+    while (s->reading_large >= LARGE_AT_ONCE && (peer = http_look(x)) == HTTP_PEER_HERE) wait_changed(s, HTTP_LOOK_MS);
+    if (peer == HTTP_PEER_HERE) s->reading_large++;
+    pthread_mutex_unlock(&s->lock);
+    return peer == HTTP_PEER_HERE;
+}
+
+void server_read_end(struct server *s) {
     pthread_mutex_lock(&s->lock);
     s->reading_large--;
     pthread_cond_broadcast(&s->changed);
@@ -167,16 +182,7 @@ void server_hurry(void) { atomic_store(&hurry, true); }
 /* Until no exchange runs, or until the time is over, or somebody is in a hurry. */
 static void drain(struct server *s, uint64_t deadline, bool patient) {
     pthread_mutex_lock(&s->lock);
-    while (s->running > 0 && clock_ns() < deadline && !(patient && atomic_load(&hurry))) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 50000000;
-        if (until.tv_nsec >= 1000000000) {
-            until.tv_sec++;
-            until.tv_nsec -= 1000000000;
-        }
-        pthread_cond_timedwait(&s->changed, &s->lock, &until);
-    }
+    while (s->running > 0 && clock_ns() < deadline && !(patient && atomic_load(&hurry))) wait_changed(s, 50);
     pthread_mutex_unlock(&s->lock);
 }
 

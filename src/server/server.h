@@ -11,6 +11,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+/* Gets one line, NUL-terminated and without a newline, for each request that has ended: on its connection's thread, many at once. False: it
+ * could not be kept; /metrics counts those. */
+typedef bool server_log_fn(void *ctx, const char *line, size_t n);
+
 struct server_options {
     const char *host;    /* address or name to bind; NULL: 127.0.0.1. Any but a loopback one needs api_key or allow_unauthenticated */
     int port;            /* 0: one the system picks (server_port tells) */
@@ -28,6 +32,9 @@ struct server_options {
     int send_seconds;                      /* a client that takes no byte for this long is dropped. 0: 60 */
     int idle_seconds;                      /* between two requests of a connection. 0: 75 */
     int keepalive_ms;                      /* a stream that has nothing to send sends a comment this often. 0: 5000 */
+    server_log_fn *log;                    /* NULL: requests are not logged */
+    void *log_ctx;
+    bool log_json; /* the lines are JSON objects */
 };
 /* Every field at its default. */
 struct server_options server_defaults(void);

@@ -39,21 +39,22 @@ struct server {
     char host_name[256]; /* this machine's name, accepted as Host when the address bound is a wildcard */
     struct MHD_Daemon *daemon;
 
-    pthread_mutex_t lock;   /* connections, running, watch_stop */
+    pthread_mutex_t lock;   /* connections, running, reading_large, watch_stop */
     pthread_cond_t changed; /* running fell, or watch_stop */
     struct connection *connections;
-    int running;
+    int n_connections, running;
     bool watch_stop;
     pthread_t watcher; /* drops connections whose request does not arrive in time */
-    int reading_large; /* guarded by lock: requests between server_read_begin and server_read_end */
+    int reading_large; /* large requests between server_read_begin and server_read_end */
     atomic_size_t body_bytes;
 
     int64_t started; /* Unix seconds */
     struct metrics metrics;
 };
 
-/* Around reading, rendering and encoding a body: a tree of JSON takes fifty times its text, so of large bodies only a few are read at once.
- */
-void server_read_begin(struct server *s, size_t bytes);
-void server_read_end(struct server *s, size_t bytes);
+struct http_exchange;
+/* Around reading, rendering and encoding a large body: a tree of JSON takes fifty times its text, so of those only a few are read at once.
+ * False: the client has gone, or the server ends, while it waited for its turn, and nothing has begun. */
+bool server_read_begin(struct http_exchange *x);
+void server_read_end(struct server *s);
 #endif

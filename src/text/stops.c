@@ -61,7 +61,7 @@ int stops_read(const char *dir, const struct added *added, struct calla_ids *out
     for (size_t i = 0; i < sizeof files / sizeof *files && !rc; i++) {
         char *path = file_join(dir, files[i].name);
         if (!path) return err_set(err, CALLA_E_MEMORY, "no memory to read %s", files[i].name);
-        if (file_exists(path)) {
+        if (file_is_there(path)) {
             struct str text = {0};
             struct arena arena = {0};
             struct json *root = NULL;

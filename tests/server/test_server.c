@@ -19,6 +19,11 @@ static void print_log(void *ctx, enum log_level level, const char *line) {
     fprintf(stderr, "%d %s\n", (int)level, line);
 }
 
+static bool print_request(void *ctx, const char *line, size_t n) {
+    (void)ctx;
+    return fprintf(stderr, "%.*s\n", (int)n, line) > 0;
+}
+
 static void *second_signal(void *arg) {
     sigset_t set;
     int got;
@@ -49,6 +54,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(name, "--send-seconds")) o.send_seconds = atoi(value);
         else if (!strcmp(name, "--idle-seconds")) o.idle_seconds = atoi(value);
         else if (!strcmp(name, "--keepalive-ms")) o.keepalive_ms = atoi(value);
+        else if (!strcmp(name, "--log-json")) o.log_json = atoi(value);
         else if (!strcmp(name, "--grace")) grace = atoi(value);
         else if (!strcmp(name, "--load-ms")) load_ms = atoi(value);
         else if (!strcmp(name, "--max-seq")) engine_options.max_seq = atoi(value);
@@ -59,6 +65,7 @@ int main(int argc, char **argv) {
         }
     }
     o.allowed_hosts = allowed;
+    o.log = print_request;
     o.model_name = "test-model";
     engine_options.model = model;
     sigset_t set;

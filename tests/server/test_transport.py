@@ -237,7 +237,7 @@ def s_ok(s):
 # ---- paths and methods ----
 
 def test_unknown_paths_and_wrong_methods(server):
-    for path in ("/", "/v1", "/v1/nothing", "/v1/chat/completions/", "/../etc/passwd"):
+    for path in ("/v1", "/chat.html", "/v1/nothing", "/v1/chat/completions/", "/../etc/passwd"):
         answer = requests.get(server.url + path)
         assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
     for method, path, allow in (("GET", CHAT, "POST"), ("POST", "/health", "GET, HEAD"), ("DELETE", "/v1/models", "GET, HEAD"), ("PUT", "/v1/tokenize", "POST"), ("OPTIONS", CHAT, "POST")):
