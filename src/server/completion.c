@@ -57,12 +57,12 @@ static int32_t vocab_of(const struct server *s) {
 
 int completion_read_chat(struct server *s, struct chat_request *r, struct slice body, struct calla_error *err) {
     r->chat.no_thinking = s->options.no_thinking;
+    r->thinking_budget = s->options.thinking_budget;
     return openai_read_chat(r, body, &s->sampling, vocab_of(s), err);
 }
 
 int completion_read_text(struct server *s, struct text_request *r, struct slice body, struct calla_error *err) {
     return openai_read_text(r, body, &s->sampling, vocab_of(s), err);
-    r->thinking_budget = s->options.thinking_budget;
 }
 
 int completion_prompt(struct server *s, const struct chat_request *r, struct calla_prompt **prompt, struct calla_ids *ids,

@@ -33,24 +33,24 @@ struct openai_options {
     uint64_t client;                /* of user: whose turn it is while several wait; 0: the request does not say */
 };
 
+/* What the content of an answer must be. */
+enum openai_format { FORMAT_TEXT, FORMAT_OBJECT /* any JSON object */, FORMAT_SCHEMA };
+
 struct chat_request {
     struct arena arena;
     struct openai_options options;
     struct slice messages;            /* JSON array within the body */
-/* What the content of an answer must be. */
-enum openai_format { FORMAT_TEXT, FORMAT_OBJECT /* any JSON object */, FORMAT_SCHEMA };
-
     struct slice tools;               /* the same; n 0: none that declares a function, or tool_choice none */
     struct calla_functions functions; /* of tools */
     struct calla_chat_options chat;   /* force_call: tool_choice, one of functions; "" when any of several will do */
     bool one_call;                    /* parallel_tool_calls false */
+    int thinking_budget; /* ids of reasoning at most, then the think block is closed; 0 (what no_thinking goes with), -1: no bound */
+    enum openai_format format;
+    struct slice schema; /* FORMAT_SCHEMA: JSON within the body, until the request has been submitted */
 };
 
 struct text_prompt {
     struct slice text; /* p NULL: ids */
-    int thinking_budget; /* ids of reasoning at most, then the think block is closed; 0 (what no_thinking goes with), -1: no bound */
-    enum openai_format format;
-    struct slice schema; /* FORMAT_SCHEMA: JSON within the body, until the request has been submitted */
     const int32_t *ids;
     size_t n_ids;
 };
