@@ -6,7 +6,12 @@ set_target_properties(calla_static PROPERTIES OUTPUT_NAME calla)
 foreach(room base checkpoint text backend model engine)
   target_sources(calla_static PRIVATE $<TARGET_OBJECTS:room_${room}>)
 endforeach()
-target_link_libraries(calla_static PUBLIC PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZSTD Threads::Threads m)
+target_link_libraries(calla_static PUBLIC PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZSTD ${CALLA_CRYPTO} Threads::Threads m)
+if(APPLE)
+  set(requires "libpcre2-8 libutf8proc libzstd")
+else()
+  set(requires "libpcre2-8 libutf8proc libzstd libcrypto")
+endif()
 # relative to the file itself, so that any --prefix will do
 file(RELATIVE_PATH up /x/${CMAKE_INSTALL_LIBDIR}/pkgconfig /x)
 file(WRITE ${CMAKE_BINARY_DIR}/calla.pc
@@ -17,7 +22,7 @@ includedir=\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}
 Name: calla
 Description: inference engine for Qwen3.6-35B-A3B in MLX 4-bit
 Version: ${PROJECT_VERSION}
-Requires: libpcre2-8 libutf8proc libzstd
+Requires: ${requires}
 Libs: -L\${libdir} -lcalla -lpthread -lm
 Cflags: -I\${includedir}
 ")

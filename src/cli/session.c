@@ -3,8 +3,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/mem.h"
-#include "cli/hash.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

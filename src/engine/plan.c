@@ -1,5 +1,6 @@
 /* engine/plan.c - options with their defaults, and what memory an engine needs before anything is allocated. */
 #include "base/clock.h"
+#include "base/hash.h"
 #include "engine/engine_private.h"
 #include <limits.h>
 #include <stdio.h>
@@ -185,21 +186,21 @@ int plan_inspect(struct calla_options *o, struct calla_model_info *info, struct 
 
 static void add_bytes(void *ctx, const void *bytes, size_t n) {
     uint64_t length = n; /* before the bytes, so that none can pass for others cut elsewhere */
-    record_sha_add(ctx, &length, sizeof length);
-    record_sha_add(ctx, bytes, n);
+    hash_add(ctx, &length, sizeof length);
+    hash_add(ctx, bytes, n);
 }
 
 void plan_fingerprint(const struct calla_options *o, const struct model *m, struct record_fingerprint *out) {
     struct be_info be;
-    struct record_sha s;
+    struct hash s;
     model_backend(m, &be);
     const uint64_t numbers[] = {RECORD_VERSION, (uint64_t)o->compute, (uint64_t)be.kv_bytes,
                                 BE_PAGE,        model_page_bytes(m),  snapshot_bytes(m, 0)};
-    record_sha_begin(&s);
+    hash_begin(&s, HASH_SHA256);
     add_bytes(&s, numbers, sizeof numbers);
     model_identity(m, add_bytes, &s);
     add_bytes(&s, o->identity_n ? o->identity : "", o->identity_n);
-    record_sha_end(&s, out->w);
+    hash_end_words(&s, out->w);
 }
 
 static double mb(uint64_t bytes) { return (double)bytes / 1e6; }

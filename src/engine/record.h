@@ -55,15 +55,6 @@ struct record_fingerprint {
 
 /* 64 bits over n bytes, fast; against damage, not against intent. Pieces: the result of one is the seed of the next (the cuts matter). */
 uint64_t record_checksum(uint64_t seed, const void *bytes, size_t n);
-/* SHA-256 as four big-endian words: for keys and fingerprints. */
-struct record_sha {
-    uint32_t h[8];
-    uint64_t n;
-    uint8_t block[64];
-};
-void record_sha_begin(struct record_sha *s);
-void record_sha_add(struct record_sha *s, const void *bytes, size_t n);
-void record_sha_end(struct record_sha *s, uint64_t out[4]);
 
 /* ---- who keeps records: filled in by the disk cache, called by prefix.c on the engine's thread only ---- */
 enum record_answer {
