@@ -40,6 +40,7 @@ door_apt_name() {
     pc:libpcre2-8) echo libpcre2-dev ;;
     pc:libutf8proc) echo libutf8proc-dev ;;
     pc:libzstd) echo libzstd-dev ;;
+    pc:libcurl) echo libcurl4-openssl-dev ;;
     pc:libedit) echo libedit-dev ;;
     pc:libcrypto) echo libssl-dev ;;
     pc:cmocka) echo libcmocka-dev ;;
@@ -64,6 +65,7 @@ door_brew_name() {
     pc:libpcre2-8) echo pcre2 ;;
     pc:libutf8proc) echo utf8proc ;;
     pc:libzstd) echo zstd ;;
+    pc:libcurl) echo curl ;;
     pc:cmocka) echo cmocka ;;
     cmake | ninja | git | curl | clang-format) echo "$1" ;;
     python3 | venv) echo python ;;
@@ -73,7 +75,7 @@ door_brew_name() {
 }
 
 door_install() {
-    needs="cc cmake ninja pkg-config pc:libmicrohttpd pc:libpcre2-8 pc:libutf8proc pc:libzstd"
+    needs="cc cmake ninja pkg-config pc:libmicrohttpd pc:libpcre2-8 pc:libutf8proc pc:libzstd pc:libcurl"
     [ "$(uname)" = Darwin ] || needs="$needs pc:libedit pc:libcrypto"
     case ${1:-c} in test | slow) needs="$needs c++ clang libfuzzer pc:cmocka python3 venv git curl" ;; esac
     [ "${1:-c}" = slow ] && [ "$(uname -sm)" = "Linux x86_64" ] && needs="$needs qemu-aarch64 aarch64-linux-gnu-gcc"

@@ -11,11 +11,12 @@ allowed() { # room -> rooms besides itself and base; "public" = include/*.h
     engine) echo "model engineapi error" ;;
     server) echo "engineapi textapi error" ;;
     hybrid) echo "server engineapi textapi error" ;;
-    cli) echo "hybrid server engineapi textapi error" ;;
+    hub) echo "error" ;;
+    cli) echo "hybrid hub server engineapi textapi error" ;;
     esac
 }
 bad=0
-for room in base checkpoint text backend model engine server hybrid cli; do
+for room in base checkpoint text backend model engine server hub hybrid cli; do
     [ -d "src/$room" ] || continue
     may=" $room base $(allowed $room) "
     [ $room = text ] && may="$may textapi "
