@@ -1,0 +1,71 @@
+/* cli/bench.h - what `calla bench` measures. An arm is one kind of measurement at one size, made in a process of its own; it gives a number
+ * for each field of its kind. Rows gather the numbers of an arm's repetitions.
+ */
+#ifndef CLI_BENCH_H
+#define CLI_BENCH_H
+#include "base/json.h"
+#include "base/str.h"
+#include "calla.h"
+#include "cli/machine.h"
+#include "cli/options.h"
+
+enum bench_kind { BENCH_BANDWIDTH, BENCH_CONTEXT, BENCH_SEQUENCES, BENCH_KINDS };
+enum { BENCH_FIELDS = 8, BENCH_SIZES = 16, BENCH_REPEATS = 100, BENCH_SEQUENCES_MOST = 255 };
+struct bench_kind_info {
+    const char *name;                 /* of the arm, and of its size in JSON */
+    const char *plural;               /* of the list in JSON */
+    const char *fields[BENCH_FIELDS]; /* names in JSON; NULL after the last */
+};
+extern const struct bench_kind_info bench_kinds[BENCH_KINDS];
+
+struct bench_settings {
+    struct common common;
+    const char *dir; /* the checkpoint */
+    int decode;      /* greedy steps after each prefill */
+    int prompt;      /* ids of each of several sequences */
+    int beside;      /* ids of each prompt that is read while they decode */
+};
+struct bench_arm {
+    enum bench_kind kind;
+    int size; /* context, sequences, or threads that read */
+};
+/* The arm's numbers, in the order of its fields; NAN: not to be had. Everything happens in this process, so it should have done nothing
+ * else. */
+int bench_measure(const struct bench_settings *settings, struct bench_arm arm, double out[BENCH_FIELDS], struct calla_error *err);
+/* Longest context that a sequence of this arm may reach. */
+int bench_longest(const struct bench_settings *settings, struct bench_arm arm);
+
+struct bench_spread {
+    double min, median, max; /* NAN: no numbers */
+};
+struct bench_row {
+    struct bench_arm arm;
+    int n;
+    double values[BENCH_FIELDS][BENCH_REPEATS];
+};
+struct bench_spread bench_spread_of(const struct bench_row *row, int field);
+
+struct bench_report {
+    const struct bench_settings *settings;
+    const struct calla_model_info *info;
+    struct machine machine;
+    int repeat;
+    double bandwidth; /* bytes a second; NAN: the back end reads other memory than this processor's */
+    struct bench_row *rows;
+    int n_rows;
+    const struct json *earlier; /* a report of before, or NULL */
+    const char *earlier_path;
+};
+/* What one decode step of a single sequence moves, with `context` ids before it: weights read, state read and written, KV read and written.
+ */
+struct bench_bytes {
+    double weights, state, kv, total;
+};
+struct bench_bytes bench_bytes_per_token(const struct bench_report *report, int context);
+void bench_print_json(const struct bench_report *report, struct str *out);
+void bench_print_table(const struct bench_report *report, struct str *out);
+/* A report that --json wrote, as a tree in `arena` over `text`. */
+int bench_read_report(const char *path, struct str *text, struct arena *arena, struct json **out, struct calla_error *err);
+
+extern const char bench_commit[]; /* what git says of the sources; "unknown" outside a clone */
+#endif
