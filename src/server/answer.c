@@ -52,6 +52,7 @@ static int read_and_submit(struct answer *a, struct slice body, struct calla_err
 
 static int start(struct answer *a, struct slice body, struct calla_error *err) {
     int rc = read_and_submit(a, body, err);
+    if (rc && a->wire->rename) a->wire->rename(err);
     if (rc) return rc;
     text_request_submitted(&a->text); /* it may have to wait: what it needs no more goes now */
     str_free(&a->translated);
@@ -92,3 +93,5 @@ static void handle(struct http_exchange *x, struct http_reply *reply, const stru
 
 void handle_chat(struct http_exchange *x, struct http_reply *reply) { handle(x, reply, &wire_chat); }
 void handle_text(struct http_exchange *x, struct http_reply *reply) { handle(x, reply, &wire_text); }
+void handle_responses(struct http_exchange *x, struct http_reply *reply) { handle(x, reply, &wire_responses); }
+void handle_messages(struct http_exchange *x, struct http_reply *reply) { handle(x, reply, &wire_messages); }

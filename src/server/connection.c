@@ -94,14 +94,17 @@ static bool refused_by_guard(struct server *s, struct MHD_Connection *c, const s
         http_error(r, 403, "host_not_allowed", "", "this Host is not served here; start the server with it as an allowed host");
     else if (origin && !guard_origin(&hosts, origin))
         http_error(r, 403, "origin_not_allowed", "", "pages of this Origin may not use this server");
-    else if (!(route && route->open) && *s->options.api_key && !guard_key(s->options.api_key, header(c, "Authorization"))) {
-        http_error(r, 401, "invalid_api_key", "", "the API key is missing or wrong; send it as Authorization: Bearer KEY");
+    else if (!(route && route->open) && *s->options.api_key && !guard_key(s->options.api_key, header(c, "Authorization")) &&
+             !guard_bare_key(s->options.api_key, header(c, "X-Api-Key"))) {
+        http_error(r, 401, "invalid_api_key", "",
+                   "the API key is missing or wrong; send it as Authorization: Bearer KEY, or as x-api-key: KEY");
     }
     return r->status != 0;
 }
 
 static void check(struct server *s, struct MHD_Connection *c, struct call *call, const char *path, const char *method) {
     struct http_reply *r = &call->refusal;
+    r->errors = http_errors_of(path);
     call->route = route_find(path);
     if (peers_surplus(connection_of(c))) {
         http_error(r, 503, "busy", "", "too many connections are open; try again soon");
@@ -194,7 +197,7 @@ static enum MHD_Result send_reply(struct MHD_Connection *c, struct call *call, s
 }
 
 static enum MHD_Result run(struct server *s, struct MHD_Connection *c, struct call *call) {
-    struct http_reply reply = {0};
+    struct http_reply reply = {.errors = call->refusal.errors};
     call->answered = true;
     peers_set(s, connection_of(c), PEER_ANSWERING, 0);
     MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)s->options.send_seconds);

@@ -112,11 +112,15 @@ bool guard_origin(const struct guard_hosts *hosts, const char *value) {
     return at && guard_host(hosts, at + 3);
 }
 
-bool guard_key(const char *key, const char *value) {
-    static const char scheme[] = "Bearer ";
-    const char *given = value && strncasecmp(value, scheme, sizeof scheme - 1) == 0 ? value + sizeof scheme - 1 : "";
+bool guard_bare_key(const char *key, const char *value) {
+    const char *given = value ? value : "";
     size_t n = strlen(key), m = strlen(given);
     unsigned char differ = n != m;
     for (size_t i = 0; i < n; i++) differ |= (unsigned char)((unsigned char)key[i] ^ (unsigned char)(m ? given[i % m] : 0));
     return differ == 0;
+}
+
+bool guard_key(const char *key, const char *value) {
+    static const char scheme[] = "Bearer ";
+    return guard_bare_key(key, value && strncasecmp(value, scheme, sizeof scheme - 1) == 0 ? value + sizeof scheme - 1 : "");
 }

@@ -26,5 +26,7 @@ bool guard_host(const struct guard_hosts *hosts, const char *value);
 bool guard_origin(const struct guard_hosts *hosts, const char *value);
 /* value: an Authorization header or NULL; true if it is "Bearer KEY". The time taken does not depend on where they differ. */
 bool guard_key(const char *key, const char *value);
+/* The same of an X-Api-Key header, which is the key alone. */
+bool guard_bare_key(const char *key, const char *value);
 
 #endif

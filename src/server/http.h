@@ -41,7 +41,11 @@ struct http_stream {
     void (*free)(void *ctx); /* always called once, also when the client has gone */
 };
 
+/* Whose error object a path answers with: Anthropic's under /v1/messages, else OpenAI's. */
+enum http_errors { HTTP_OPENAI, HTTP_ANTHROPIC };
+
 struct http_reply {
+    enum http_errors errors;
     int status;       /* 0: nobody waits any more, close the connection */
     const char *type; /* Content-Type; NULL: application/json */
     struct str body;
@@ -53,11 +57,12 @@ struct http_reply {
     bool close;                /* close the connection after this answer */
 };
 
-/* Fill reply with OpenAI's error object. code is of static life. type follows from the status; param may be "". */
+/* Fill reply with an error object of reply->errors. code is of static life. type follows from the status; param may be "". */
 void http_error(struct http_reply *reply, int status, const char *code, const char *param, const char *message);
+enum http_errors http_errors_of(const char *path);
 /* The same for an error of calla's. 429 and 503 carry Retry-After. */
 void http_calla_error(struct http_reply *reply, const struct calla_error *err);
 /* Append {"error":{...}} to out. */
-void http_write_error(struct str *out, int status, const char *code, const char *param, const char *message);
+void http_write_error(struct str *out, enum http_errors errors, int status, const char *code, const char *param, const char *message);
 
 #endif

@@ -3,8 +3,11 @@
 #include "base/json.h"
 #include "server/completion.h"
 #include "server/fields.h"
+#include "server/messages.h"
 #include "server/route.h"
 #include "server/state.h"
+#include <string.h>
+#include <time.h>
 
 /* The engine's figures; false, and all zero, while it loads. */
 static bool read_stats(struct server *s, struct calla_stats *stats) {
@@ -27,13 +30,42 @@ void handle_health(struct http_exchange *x, struct http_reply *reply) {
     str_printf(&reply->body, "{\"status\":\"%s\",\"running\":%d,\"waiting\":%d}\n", state, stats.running, stats.waiting);
 }
 
+/* The one model, in the fields of OpenAI's API and of Anthropic's. */
+static void write_model(struct server *s, struct str *out) {
+    struct slice name = slice_of(s->options.model_name);
+    time_t started = (time_t)s->started;
+    struct tm utc;
+    char text[32] = "";
+    if (gmtime_r(&started, &utc)) strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    str_puts(out, "{\"id\":");
+    json_write_string(out, name.p, name.n);
+    str_printf(out,
+               ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"calla\",\"context_length\":%d,\"max_model_len\":%d,"
+               "\"type\":\"model\",\"created_at\":\"%s\",\"display_name\":",
+               (long long)s->started, s->info.max_seq, s->info.max_seq, text);
+    json_write_string(out, name.p, name.n);
+    str_putc(out, '}');
+}
+
 void handle_models(struct http_exchange *x, struct http_reply *reply) {
-    struct server *s = x->server;
-    str_puts(&reply->body, "{\"object\":\"list\",\"data\":[{\"id\":");
-    json_write_string(&reply->body, s->options.model_name, slice_of(s->options.model_name).n);
-    str_printf(&reply->body,
-               ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"calla\",\"context_length\":%d,\"max_model_len\":%d}]}\n",
-               (long long)s->started, s->info.max_seq, s->info.max_seq);
+    struct slice name = slice_of(x->server->options.model_name);
+    str_puts(&reply->body, "{\"object\":\"list\",\"data\":[");
+    write_model(x->server, &reply->body);
+    str_puts(&reply->body, "],\"has_more\":false,\"first_id\":");
+    json_write_string(&reply->body, name.p, name.n);
+    str_puts(&reply->body, ",\"last_id\":");
+    json_write_string(&reply->body, name.p, name.n);
+    str_puts(&reply->body, "}\n");
+    reply->status = 200;
+}
+
+void handle_model(struct http_exchange *x, struct http_reply *reply) {
+    if (strcmp(x->path + strlen("/v1/models/"), x->server->options.model_name) != 0) {
+        http_error(reply, 404, "model_not_found", "model", "there is no model of this name; GET /v1/models tells the one there is");
+        return;
+    }
+    write_model(x->server, &reply->body);
+    str_putc(&reply->body, '\n');
     reply->status = 200;
 }
 
@@ -138,4 +170,27 @@ void handle_detokenize(struct http_exchange *x, struct http_reply *reply) {
         reply->status = 200;
     }
     str_free(&text);
+}
+
+/* The prompt's tokens, read as /v1/messages reads it, so that its usage says the same. */
+void handle_count_tokens(struct http_exchange *x, struct http_reply *reply) {
+    struct calla_error err = {0};
+    struct chat_request r = {0};
+    struct str translated = {0};
+    struct calla_prompt *prompt = NULL;
+    struct calla_ids ids = {0};
+    int rc = messages_read(x->server, &r, &translated, x->body, true, &err);
+    r.options.exchange = x;
+    if (rc == 0) rc = completion_prompt(x->server, &r, &prompt, &ids, &err);
+    if (rc) {
+        messages_error(&err);
+        http_calla_error(reply, &err);
+    } else {
+        str_printf(&reply->body, "{\"input_tokens\":%zu}\n", ids.len);
+        reply->status = 200;
+    }
+    calla_ids_free(&ids);
+    calla_prompt_free(prompt);
+    chat_request_free(&r);
+    str_free(&translated);
 }

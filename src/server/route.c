@@ -8,8 +8,12 @@ static const struct route routes[] = {
     {"/health", "GET", "GET, HEAD", true, true, handle_health},
     {"/metrics", "GET", "GET, HEAD", false, true, handle_metrics},
     {"/v1/models", "GET", "GET, HEAD", false, false, handle_models},
+    {"/v1/models/{id}", "GET", "GET, HEAD", false, false, handle_model},
     {"/v1/chat/completions", "POST", "POST", false, false, handle_chat},
     {"/v1/completions", "POST", "POST", false, false, handle_text},
+    {"/v1/responses", "POST", "POST", false, false, handle_responses},
+    {"/v1/messages", "POST", "POST", false, false, handle_messages},
+    {"/v1/messages/count_tokens", "POST", "POST", false, false, handle_count_tokens},
     {"/v1/tokenize", "POST", "POST", false, false, handle_tokenize},
     {"/v1/detokenize", "POST", "POST", false, false, handle_detokenize},
 };
@@ -23,7 +27,9 @@ int route_index(const struct route *route) { return route ? (int)(route - routes
 
 const struct route *route_find(const char *path) {
     for (size_t i = 0; i < ROUTES; i++) {
-        if (strcmp(path, routes[i].path) == 0) return &routes[i];
+        size_t fixed = strcspn(routes[i].path, "{");
+        bool open = routes[i].path[fixed] == '{';
+        if (open ? strncmp(path, routes[i].path, fixed) == 0 && path[fixed] : strcmp(path, routes[i].path) == 0) return &routes[i];
     }
     return NULL;
 }

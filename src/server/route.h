@@ -4,7 +4,7 @@
 #include "server/http.h"
 
 struct route {
-    const char *path;
+    const char *path;   /* a name in braces at its end stands for all the rest of a path, slashes too */
     const char *method; /* GET also answers HEAD */
     const char *allow;
     bool open;   /* needs no API key */
@@ -22,11 +22,15 @@ bool route_accepts(const struct route *route, const char *method);
 /* answer.c */
 void handle_chat(struct http_exchange *x, struct http_reply *reply);
 void handle_text(struct http_exchange *x, struct http_reply *reply);
+void handle_responses(struct http_exchange *x, struct http_reply *reply);
+void handle_messages(struct http_exchange *x, struct http_reply *reply);
 /* page.c: the chat page */
 void handle_page(struct http_exchange *x, struct http_reply *reply);
 /* local.c: what is answered without the engine */
 void handle_health(struct http_exchange *x, struct http_reply *reply);
 void handle_models(struct http_exchange *x, struct http_reply *reply);
+void handle_model(struct http_exchange *x, struct http_reply *reply);
+void handle_count_tokens(struct http_exchange *x, struct http_reply *reply);
 void handle_tokenize(struct http_exchange *x, struct http_reply *reply);
 void handle_detokenize(struct http_exchange *x, struct http_reply *reply);
 void handle_metrics(struct http_exchange *x, struct http_reply *reply);

@@ -18,6 +18,7 @@ struct wire {
     bool text;        /* answers a text request, else a chat */
     /* Read body into a->chat or a->text; what the answer echoes is copied. */
     int (*read)(struct answer *a, struct slice body, struct calla_error *err);
+    void (*rename)(struct calla_error *err);         /* puts this API's names into a chat request's error; NULL: they are the same */
     int (*start)(struct answer *a, struct str *out); /* once, before all else */
     int (*token)(struct answer *a, int choice, const struct calla_token *token);
     int (*event)(struct answer *a, int choice, const struct calla_event *event, struct str *out);
@@ -28,6 +29,7 @@ struct wire {
     void (*free)(struct answer *a);                                                    /* a->own; NULL: there is none */
 };
 extern const struct wire wire_chat, wire_text; /* wire_chat.c */
+extern const struct wire wire_responses, wire_messages;
 
 /* One request on its way to an answer: owns the request it was read from. */
 struct answer {

@@ -151,7 +151,7 @@ static void end(struct answer *a, struct str *out) {
 static void failure(struct answer *a, const struct calla_error *err, struct str *out) {
     (void)a;
     str_puts(out, "event: error\ndata: ");
-    http_write_error(out, calla_error_http(err->code), calla_error_name(err->code), err->param, err->message);
+    http_write_error(out, HTTP_OPENAI, calla_error_http(err->code), calla_error_name(err->code), err->param, err->message);
     str_puts(out, "\n\n");
 }
 
