@@ -89,33 +89,34 @@ static inline __attribute__((always_inline)) void tile_group(const struct tile *
     }
 }
 
-static void tile_step(const struct tile *t, const struct act_row *x, int rows, int g0, int n, struct lanes *lanes) {
+#define STEP_ROWS(rows)                                                                                                                    \
+    for (int k = 0; k < n; k++) {                                                                                                          \
+        ask(ahead);                                                                                                                        \
+        tile_group(t, k, x, g0 + k, rows, lanes);                                                                                          \
+    }
+/* All n groups of the tile times at most STEP activation rows. */
+static void tile_step(const struct tile *t, const struct act_row *x, int rows, int g0, int n, struct lanes *lanes, struct ahead *ahead) {
     switch (rows) {
-    case 1:
-        for (int k = 0; k < n; k++) tile_group(t, k, x, g0 + k, 1, lanes);
-        break;
-    case 2:
-        for (int k = 0; k < n; k++) tile_group(t, k, x, g0 + k, 2, lanes);
-        break;
-    case 3:
-        for (int k = 0; k < n; k++) tile_group(t, k, x, g0 + k, 3, lanes);
-        break;
-    default:
-        for (int k = 0; k < n; k++) tile_group(t, k, x, g0 + k, STEP, lanes);
+    case 1: STEP_ROWS(1) break;
+    case 2: STEP_ROWS(2) break;
+    case 3: STEP_ROWS(3) break;
+    default: STEP_ROWS(STEP)
     }
 }
 
 static void mul_tile(const struct weight_rows *w, int o, const struct act_row *x, int rows, float *y, size_t ld) {
     struct tile t;
     struct lanes lanes[ROWS];
-    int groups = w->in / GROUP;
+    int groups = w->in / GROUP, steps = (rows + STEP - 1) / STEP;
+    struct ahead ahead = ahead_of(w, o + TILE, TILE, steps * groups);
     if (groups < LANES) memset(lanes, 0, (size_t)rows * sizeof *lanes); /* else each lane's first group sets it */
     for (int g0 = 0; g0 < groups; g0 += LANES) {
         int n = min_int(LANES, groups - g0);
         load_tile(&t, w, o, g0, n);
-        if (g0 + LANES < groups) fetch_tile(w, o, TILE, g0 + LANES);
-        else fetch_tile(w, o + TILE, TILE, 0);
-        for (int r = 0; r < rows; r += STEP) tile_step(&t, x + r, min_int(STEP, rows - r), g0, n, lanes + r);
+        for (int s = 0; s < steps; s++) { /* steps of equal size: one row alone would cost almost as much as four */
+            int r = s * rows / steps;
+            tile_step(&t, x + r, (s + 1) * rows / steps - r, g0, n, lanes + r, &ahead);
+        }
     }
     for (int r = 0; r < rows; r++) {
         for (int h = 0; h < HALVES; h++) {

@@ -166,18 +166,28 @@ static inline void turn_halves(const uint8_t *p, size_t stride, int n, __m256 *o
     }
 }
 
-/* Start fetching what a tile of `rows` weight rows from o on will read at groups g0..: memory is far, and the rows lie apart. What lies
- * past the matrix is not read, only asked for. */
-static inline void fetch_tile(const struct weight_rows *w, int o, int rows, int g0) {
-    size_t row = (size_t)w->in / 2, small = (size_t)w->in / GROUP * 2;
-    for (int i = 0; i < rows; i++) {
-        const uint8_t *codes = w->codes + (size_t)(o + i) * row + (size_t)g0 * GROUP / 2;
-        for (int k = 0; k < LANES * GROUP / 2; k += 64) _mm_prefetch((const char *)codes + k, _MM_HINT_T0);
+/* What the next tile will read, asked for little by little while the present one is multiplied: memory is far, and a burst would fill the
+ * processor's queue of misses and wait. It goes to the second cache; the first is full. */
+struct ahead {
+    const uint8_t *at, *end; /* codes not yet asked for */
+    int lines;               /* to ask for at a time */
+};
+
+static inline void ask(struct ahead *a) {
+    for (int i = 0; i < a->lines && a->at < a->end; i++, a->at += 64) _mm_prefetch((const char *)a->at, _MM_HINT_T1);
+}
+
+/* For `rows` weight rows from o on, to be asked for in `times` shares; their scales at once. What lies past the matrix is not read, only
+ * asked for. */
+static inline struct ahead ahead_of(const struct weight_rows *w, int o, int rows, int times) {
+    size_t codes = (size_t)rows * (size_t)w->in / 2, small = (size_t)rows * (size_t)(w->in / GROUP) * 2;
+    const uint8_t *first = w->codes + (size_t)o * (size_t)w->in / 2;
+    size_t at = (size_t)o * (size_t)(w->in / GROUP) * 2;
+    for (size_t k = at; k < at + small; k += 64) {
+        _mm_prefetch((const char *)w->scales + k, _MM_HINT_T1);
+        _mm_prefetch((const char *)w->biases + k, _MM_HINT_T1);
     }
-    for (size_t k = 0; g0 == 0 && k < (size_t)rows * small; k += 64) {
-        _mm_prefetch((const char *)w->scales + (size_t)o * small + k, _MM_HINT_T0);
-        _mm_prefetch((const char *)w->biases + (size_t)o * small + k, _MM_HINT_T0);
-    }
+    return (struct ahead){.at = first, .end = first + codes, .lines = (int)(codes / 64 / (size_t)times) + 1};
 }
 
 /* ---- float32 rows: weights are made float once for many rows ---- */
