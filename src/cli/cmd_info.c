@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/hash.h"
 #include "cli/session.h"
+#include "hub/cache.h"
 #include <string.h>
 
 static int inspect(const struct common *common, int parallel, struct calla_model_info *info, char **dir, struct calla_error *err) {
@@ -13,7 +14,9 @@ static int inspect(const struct common *common, int parallel, struct calla_model
     if (code) return code;
     struct calla_options o;
     session_engine_options(common, *dir, parallel, &o);
-    return calla_inspect(&o, info, err);
+    code = calla_inspect(&o, info, err);
+    if (!code) hub_cache_name(*dir, info->name, sizeof info->name);
+    return code;
 }
 
 /* Anonymous memory once every sequence has used `context` tokens (a chunk of prompt or more): what the system reports as RssAnon. Planned
@@ -125,7 +128,7 @@ static int run_verify(const struct command *self, int argc, char **argv, struct 
     common.max_seq = 64; /* the question is the file, not the memory of this machine */
     bool hash = false;
     struct option own[] = {
-        {OPTION_TEXT, "model", &common.model, "DIR", "checkpoint folder (default: the embedded mini model)", 0, 0},
+        {OPTION_TEXT, "model", &common.model, "MODEL", MODEL_HELP, 0, 0},
         {OPTION_FLAG, "hash", &hash, "", "also print the SHA-256 of every file, as sha256sum does", 0, 0},
         {OPTION_FLAG, "quiet", &common.quiet, "", "no notes on standard error", 0, 0},
     };

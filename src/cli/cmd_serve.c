@@ -3,6 +3,7 @@
 #include "base/mem.h"
 #include "cli/commands.h"
 #include "cli/session.h"
+#include "hub/cache.h"
 #include "server/server.h"
 #include <poll.h>
 #include <signal.h>
@@ -89,7 +90,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         code = calla_inspect(&eo, &look, err);
     }
     if (!code) {
-        snprintf(name, sizeof name, "%s", look.name);
+        if (!hub_cache_name(dir, name, sizeof name)) snprintf(name, sizeof name, "%s", look.name);
         so.host = host;
         so.port = port;
         so.allow_unauthenticated = open_door;

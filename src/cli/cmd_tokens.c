@@ -64,7 +64,7 @@ static int run_tokens(const struct command *self, int argc, char **argv, struct 
     const char *model = NULL;
     bool do_decode = false, json = false, special = false;
     struct option own[] = {
-        {OPTION_TEXT, "model", &model, "DIR", "checkpoint folder (default: the embedded mini model)", 0, 0},
+        {OPTION_TEXT, "model", &model, "MODEL", MODEL_HELP, 0, 0},
         {OPTION_FLAG, "decode", &do_decode, "", "ids to text", 0, 0},
         {OPTION_FLAG, "json", &json, "", "{\"ids\": [...], \"tokens\": [...]} or {\"text\": ...}", 0, 0},
         {OPTION_FLAG, "special", &special, "", "read control tokens spelled in the text", 0, 0},
@@ -146,7 +146,7 @@ static int run_prompt(const struct command *self, int argc, char **argv, struct 
     bool json = false, strict = false;
     int think = -1;
     struct option own[] = {
-        {OPTION_TEXT, "model", &model, "DIR", "checkpoint folder (default: the embedded mini model)", 0, 0},
+        {OPTION_TEXT, "model", &model, "MODEL", MODEL_HELP, 0, 0},
         {OPTION_CHOICE, "think", &think, "on|off", "over what the request says", 0, 0},
         {OPTION_FLAG, "strict", &strict, "", "the template's own errors instead of the kinder behaviour", 0, 0},
         {OPTION_FLAG, "json", &json, "", "{\"prompt\": text, \"ids\": [...]}", 0, 0},

@@ -176,7 +176,7 @@ void common_defaults(struct common *c) { *c = (struct common){.kv = -1, .cache_b
 
 void common_options(struct common *c, struct option out[COMMON_OPTIONS]) {
     const struct option all[COMMON_OPTIONS] = {
-        {OPTION_TEXT, "model", &c->model, "DIR", "checkpoint folder (default: the embedded mini model)", 0, 0},
+        {OPTION_TEXT, "model", &c->model, "MODEL", MODEL_HELP, 0, 0},
         {OPTION_TEXT, "backend", &c->backend, "auto|cpu", "where the model runs", 0, 0},
         {OPTION_INT, "threads", &c->threads, "N", "threads (0: one per processor this process may use)", 0, 1024},
         {OPTION_INT, "max-seq", &c->max_seq, "N", "tokens of context a sequence may have (0: 32768, or the model's limit)", 0, 1 << 20},

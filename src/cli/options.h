@@ -34,6 +34,9 @@ struct option {
     double min, max;
 };
 
+/* What --model takes, in every table that has it. */
+#define MODEL_HELP "checkpoint folder, or org/name[@revision] that was pulled (default: the embedded mini model)"
+
 /* What every command that touches a model accepts. */
 struct common {
     const char *model, *backend, *isa;

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "hub/cache.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -53,16 +54,35 @@ static char *embedded_model(void) {
     return NULL;
 }
 
-int session_model_dir(const struct common *c, char **dir, struct calla_error *err) {
-    if (c->model) {
-        *dir = mem_strdup(c->model);
-        return *dir ? 0 : err_set(err, CALLA_E_MEMORY, "out of memory");
+int session_named_model(const char *model, char **dir, struct calla_error *err) {
+    struct hub_repo repo;
+    if (!file_is_there(model) && hub_repo_like(model)) {
+        int code = hub_repo_parse(&repo, model, err);
+        if (!code) code = hub_cache_find(&repo, dir, err);
+        return code == CALLA_E_NOT_FOUND ? err_prefix(err, "no such folder") : code;
     }
+    *dir = mem_strdup(model);
+    return *dir ? 0 : err_set(err, CALLA_E_MEMORY, "out of memory");
+}
+
+/* What to say besides, when the published checkpoint was pulled and is not asked for. */
+static const char *hint_of_pulled(void) {
+    struct hub_repo repo;
+    char *dir = NULL;
+    bool pulled = hub_repo_parse(&repo, HUB_CHECKPOINT, NULL) == 0 && hub_cache_find(&repo, &dir, NULL) == 0;
+    mem_free(dir);
+    return pulled ? "; the published checkpoint is here: --model " HUB_CHECKPOINT : "";
+}
+
+int session_model_dir(const struct common *c, char **dir, struct calla_error *err) {
+    if (c->model) return session_named_model(c->model, dir, err);
     *dir = embedded_model();
     if (!*dir)
         return err_set(err, CALLA_E_NOT_FOUND,
                        "no --model given, and the embedded mini model is not beside the program (../models/mini, ../share/calla/mini)");
-    if (!c->quiet) fprintf(stderr, "calla: no --model given: using the embedded mini model, a very small one for trying things out\n");
+    if (!c->quiet)
+        fprintf(stderr, "calla: no --model given: using the embedded mini model, a very small one for trying things out%s\n",
+                hint_of_pulled());
     return 0;
 }
 
@@ -146,6 +166,7 @@ int session_open(struct session *s, const struct common *c, int parallel, unsign
         return code;
     }
     calla_engine_info(s->engine, &s->info);
+    hub_cache_name(s->dir, s->info.name, sizeof s->info.name); /* a snapshot's folder is called by its commit */
     if (flags & SESSION_NEEDS_TEXT) {
         code = calla_tokenizer_open(&s->tokenizer, s->dir, err);
         if (!code && calla_tokenizer_size(s->tokenizer) > s->info.vocab)

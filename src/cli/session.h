@@ -16,6 +16,9 @@ struct session {
 };
 /* Where this program lies; false where the system does not say. */
 bool session_program_path(char *out, size_t n);
+/* The folder that --model's value names: an existing path, or a repository (org/name[@revision]) in the Hugging Face cache. Freed with
+ * mem_free. */
+int session_named_model(const char *model, char **dir, struct calla_error *err);
 /* The folder --model names, or the embedded model (said on standard error unless quiet). Freed with mem_free. */
 int session_model_dir(const struct common *c, char **dir, struct calla_error *err);
 void session_engine_options(const struct common *c, const char *dir, int parallel, struct calla_options *out);

@@ -216,20 +216,19 @@ bool hub_place_whole(const struct hub_place *p, char *missing, size_t n) {
 }
 
 int hub_cache_find(const struct hub_repo *r, char **dir, struct calla_error *err) {
-    struct hub_env env;
     struct hub_place place = {0};
-    char missing[400];
-    int code = hub_env_read(&env, err);
-    if (!code) code = hub_place_open(&place, env.cache, r, err);
+    char missing[400], *cache = NULL, text[HUB_REPO_TEXT];
+    int code = hub_env_cache(&cache, err);
+    hub_repo_text(r, text);
+    if (!code) code = hub_place_open(&place, cache, r, err);
     if (!code && (!hub_place_resolve(&place, r) || !file_is_dir(place.repo)))
-        code = err_set(err, CALLA_E_NOT_FOUND, "%s@%s is not in the cache %s; `calla pull %s@%s` fetches it", r->name, r->revision,
-                       env.cache, r->name, r->revision);
+        code = err_set(err, CALLA_E_NOT_FOUND, "%s is not in the cache %s; `calla pull %s` fetches it", text, cache, text);
     else if (!code && !hub_place_whole(&place, missing, sizeof missing))
-        code = err_set(err, CALLA_E_NOT_FOUND, "%s@%s is not whole in the cache %s (%s); `calla pull %s@%s` goes on with it", r->name,
-                       r->revision, env.cache, missing, r->name, r->revision);
+        code = err_set(err, CALLA_E_NOT_FOUND, "%s is not whole in the cache %s (%s); `calla pull %s` goes on with it", text, cache,
+                       missing, text);
     if (!code && !(*dir = hub_place_snapshot(&place))) code = no_memory(err);
     hub_place_close(&place);
-    hub_env_free(&env);
+    mem_free(cache);
     return code;
 }
 

@@ -83,18 +83,20 @@ static int read_endpoint(struct hub_env *e, struct calla_error *err) {
     return e->endpoint ? 0 : err_set(err, CALLA_E_MEMORY, "out of memory");
 }
 
-static int read_cache(struct hub_env *e, const char *home, struct calla_error *err) {
+int hub_env_cache(char **cache, struct calla_error *err) {
     const char *set = get("HF_HUB_CACHE") ? get("HF_HUB_CACHE") : get("HUGGINGFACE_HUB_CACHE");
-    if (!set && !home) return err_set(err, CALLA_E_INVALID, "no HF_HUB_CACHE, HF_HOME or HOME in the environment: where is the cache?");
-    e->cache = set ? place(set, NULL) : file_join(home, "hub");
-    return e->cache ? 0 : err_set(err, CALLA_E_MEMORY, "out of memory");
+    char *home = home_folder();
+    int code = set || home ? 0 : err_set(err, CALLA_E_INVALID, "no HF_HUB_CACHE, HF_HOME or HOME in the environment: where is the cache?");
+    *cache = set ? place(set, NULL) : home ? file_join(home, "hub") : NULL;
+    mem_free(home);
+    return code || *cache ? code : err_set(err, CALLA_E_MEMORY, "out of memory");
 }
 
 int hub_env_read(struct hub_env *e, struct calla_error *err) {
     static const char *const bundles[] = {"CURL_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"};
     *e = (struct hub_env){.offline = is_true(get("HF_HUB_OFFLINE")) || is_true(get("TRANSFORMERS_OFFLINE")), .stall = STALL};
     char *home = home_folder();
-    int code = read_cache(e, home, err);
+    int code = hub_env_cache(&e->cache, err);
     if (!code) code = read_endpoint(e, err);
     if (!code) code = read_token(e, home, err);
     mem_free(home);

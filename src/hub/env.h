@@ -17,5 +17,7 @@ struct hub_env {
 };
 /* CALLA_E_INVALID names the variable that cannot be used. hub_env_free also after a failure. */
 int hub_env_read(struct hub_env *e, struct calla_error *err);
+/* The cache's folder alone; mem_free. */
+int hub_env_cache(char **cache, struct calla_error *err);
 void hub_env_free(struct hub_env *e);
 #endif

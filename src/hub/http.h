@@ -41,7 +41,7 @@ struct http_request {
     void *ctx;
 };
 struct http;
-int http_start(struct calla_error *err); /* once, before threads */
+int http_start(struct calla_error *err); /* before the first http_open, by one thread; again does no harm */
 int http_open(struct http **h, const struct hub_env *env, struct calla_error *err);
 void http_close(struct http *h);
 /* 0: an answer came whole, whatever its status. Else *again says whether trying again may help. CALLA_E_CANCELLED: stop said so. */

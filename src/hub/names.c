@@ -1,5 +1,6 @@
 /* hub/names.c - see hub/names.h. */
 #include "hub/names.h"
+#include <stdio.h>
 #include <string.h>
 
 static bool alnum(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -28,12 +29,14 @@ bool hub_revision_ok(const char *text) {
     return true;
 }
 
+static const char *usual_revision(const char *name) { return strcmp(name, HUB_CHECKPOINT) == 0 ? HUB_REVISION : HUB_BRANCH; }
+
 static bool split(struct hub_repo *r, const char *text) {
     size_t n = strcspn(text, "@"), org = strcspn(text, "/");
     if (org >= n || n >= sizeof r->name || !half_ok(text, org) || !half_ok(text + org + 1, n - org - 1)) return false;
     memcpy(r->name, text, n);
     r->name[n] = 0;
-    const char *revision = text[n] ? text + n + 1 : strcmp(r->name, HUB_CHECKPOINT) == 0 ? HUB_REVISION : HUB_BRANCH;
+    const char *revision = text[n] ? text + n + 1 : usual_revision(r->name);
     if (!hub_revision_ok(revision)) return false;
     memcpy(r->revision, revision, strlen(revision) + 1);
     return true;
@@ -43,6 +46,11 @@ int hub_repo_parse(struct hub_repo *r, const char *text, struct calla_error *err
     if (split(r, text)) return 0;
     return err_set(err, CALLA_E_USAGE, "%.200s: not the name of a repository; org/name or org/name@revision is wanted, such as %s", text,
                    HUB_CHECKPOINT);
+}
+
+void hub_repo_text(const struct hub_repo *r, char out[HUB_REPO_TEXT]) {
+    bool usual = strcmp(r->revision, usual_revision(r->name)) == 0;
+    snprintf(out, HUB_REPO_TEXT, "%s%s%s", r->name, usual ? "" : "@", usual ? "" : r->revision);
 }
 
 bool hub_repo_like(const char *text) {

@@ -13,7 +13,14 @@
 #define HUB_REVISION   "38740b847e4cb78f352aba30aa41c76e08e6eb46"
 #define HUB_MTP        "mlx-community/Qwen3.6-35B-A3B-MTP-4bit" /* its draft head, published apart */
 #define HUB_BRANCH     "main"
-enum { HUB_NAME_BYTES = 96, HUB_REVISION_BYTES = 128, HUB_PATH_BYTES = 1024, HUB_SEGMENT_BYTES = 255, HUB_HASH = 65 };
+enum {
+    HUB_NAME_BYTES = 96,
+    HUB_REVISION_BYTES = 128,
+    HUB_PATH_BYTES = 1024,
+    HUB_SEGMENT_BYTES = 255,
+    HUB_HASH = 65,
+    HUB_REPO_TEXT = 2 * HUB_NAME_BYTES + HUB_REVISION_BYTES + 4
+};
 
 /* A repository and its revision: a branch, a tag, or a commit of 40 hex digits. */
 struct hub_repo {
@@ -22,6 +29,8 @@ struct hub_repo {
 };
 /* "org/name" or "org/name@revision"; without a revision the checkpoint's pinned one, or HUB_BRANCH. CALLA_E_USAGE says what is wrong. */
 int hub_repo_parse(struct hub_repo *r, const char *text, struct calla_error *err);
+/* As it would be given: the revision only where it is not the one taken without. */
+void hub_repo_text(const struct hub_repo *r, char out[HUB_REPO_TEXT]);
 bool hub_repo_like(const char *text); /* whether it reads as org/name[@revision] */
 bool hub_revision_ok(const char *text);
 bool hub_is_commit(const char *text);                 /* 40 lower-case hex digits */

@@ -180,7 +180,8 @@ static int fetch_all(struct pull *p, struct calla_error *err) {
 
 static int fetch_repo(struct pull *p, struct calla_error *err) {
     const struct hub_repo *r = &p->fetch.o->repo;
-    int code = http_open(&p->http, p->fetch.o->env, err);
+    int code = http_start(err);
+    if (!code) code = http_open(&p->http, p->fetch.o->env, err);
     if (!code && !hub_is_commit(r->revision)) code = find_commit(p, err);
     if (!code) code = find_files(p, err);
     if (!code) code = check_space(p, err);
@@ -194,7 +195,7 @@ static int fetch_repo(struct pull *p, struct calla_error *err) {
 
 int hub_pull(const struct hub_pull_options *o, char **snapshot, struct calla_error *err) {
     struct pull *p = mem_calloc(1, sizeof *p);
-    char missing[400];
+    char missing[400] = "";
     if (!p) return err_set(err, CALLA_E_MEMORY, "no memory for a pull");
     p->fetch.o = o;
     p->fetch.place = &p->place;
@@ -204,11 +205,11 @@ int hub_pull(const struct hub_pull_options *o, char **snapshot, struct calla_err
     bool whole = known && (pinned || o->env->offline) && hub_place_whole(&p->place, missing, sizeof missing);
     if (!code && !(whole && !o->check)) {
         if (o->env->offline)
-            code = err_set(err, CALLA_E_NOT_FOUND, "%s@%s: HF_HUB_OFFLINE is set, and %s in %s", o->repo.name, o->repo.revision,
-                           known && !whole ? missing
-                           : whole         ? "without the hub's list nothing can be checked"
-                                           : "it is not",
-                           o->env->cache);
+            code = err_set(err, CALLA_E_NOT_FOUND, "%s@%s: HF_HUB_OFFLINE is set, and in the cache %s %s", o->repo.name, o->repo.revision,
+                           o->env->cache,
+                           whole      ? "nothing can be checked without the hub's list"
+                           : *missing ? missing
+                                      : "nothing of it is there");
         else code = fetch_repo(p, err);
     }
     if (!code && !(*snapshot = hub_place_snapshot(&p->place))) code = err_set(err, CALLA_E_MEMORY, "out of memory");
