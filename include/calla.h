@@ -144,6 +144,9 @@ struct calla_sampling calla_sampling_greedy(void);
 typedef bool calla_mask_fn(void *ctx, const int32_t *generated, size_t n, uint32_t *mask, int32_t vocab);
 /* The id that must come next, or -1. */
 typedef int32_t calla_force_fn(void *ctx, const int32_t *generated, size_t n);
+/* The model's own logits [vocab] after prompt id `position`, good for the call only. With prompt_logprobs: once for every id of the prompt,
+ * in order; without: for the last one alone. Long work here holds up everybody. */
+typedef void calla_logits_fn(void *ctx, size_t position, const float *logits, int32_t vocab);
 
 struct calla_params {
     const int32_t *prompt;
@@ -157,6 +160,7 @@ struct calla_params {
     bool prompt_logprobs; /* report log probabilities of the prompt's ids (calla_request_prompt_logprobs) */
     calla_mask_fn *mask;
     calla_force_fn *force;
+    calla_logits_fn *logits;
     void *hook_ctx;
     /* Prefix cache and queue. Prompts are cut at marks whatever is cached, so that a warm answer has the bits of a cold one: give ALL marks
      * of a prompt (calla_prompt_marks of calla_text.h), not only the last, and give them also where the cache is off. Ascending, 1 ..

@@ -125,14 +125,25 @@ static void answer(struct calla_engine *e, int seat, int row) {
 
 /* ---- after the pass ---- */
 
+/* Show the request's hook the pass's row `row` of logits, those after prompt id `position`. */
+static int show_logits(struct calla_engine *e, struct calla_request *r, int row, int position, struct calla_error *err) {
+    const float *logits;
+    int rc = r->logits ? model_logits(e->model, row, &logits, err) : 0;
+    if (rc || !r->logits) return rc;
+    pthread_mutex_lock(&r->hook_lock);
+    if (!request_cancelled(r)) r->logits(r->hook_ctx, (size_t)position, logits, e->info.vocab);
+    pthread_mutex_unlock(&r->hook_lock);
+    return 0;
+}
+
 /* Log probabilities of the prompt ids that follow the rows of this piece; the piece's first row is the pass's row `first` of logits. */
 static int score(struct calla_engine *e, struct calla_request *r, const struct schedule_span *s, int first, struct calla_error *err) {
     for (int i = 0; i < s->rows; i++) {
         int next = r->computed + i + 1;
-        if (next == r->n_prompt) break;
+        int rc = show_logits(e, r, first + i, next - 1, err);
+        if (rc || next == r->n_prompt) return rc;
         const float *logits;
-        int rc = model_logits(e->model, first + i, &logits, err);
-        if (rc) return rc;
+        if ((rc = model_logits(e->model, first + i, &logits, err)) != 0) return rc;
         r->prompt_logprobs[next - 1] = sampler_logprob(&e->sampler, logits, r->prompt[next]);
     }
     return 0;
@@ -175,7 +186,10 @@ static void collect(struct calla_engine *e, const struct schedule_span *s, int f
     if (request_cancelled(r)) return;
     if (r->computed < r->n_prompt) {
         struct calla_error err = {0};
-        if (r->scored && score(e, r, s, first, &err) != 0) {
+        int rc = 0;
+        if (r->scored) rc = score(e, r, s, first, &err);
+        else if (r->computed + s->rows == r->n_prompt) rc = show_logits(e, r, first + s->logits - 1, r->n_prompt - 1, &err);
+        if (rc) {
             engine_retire(e, seat, CALLA_FINISH_ERROR, &err);
             return;
         }

@@ -25,7 +25,7 @@ static bool draw_seed(uint64_t *seed) {
 static bool is_simple(const struct calla_params *p) {
     const struct calla_sampling *s = &p->sampling;
     return s->temperature == 0 && s->n_bias == 0 && s->repetition_penalty == 1 && s->presence_penalty == 0 && s->frequency_penalty == 0 &&
-           p->top < 0 && !p->mask && !p->force;
+           p->top < 0 && !p->mask && !p->force && !p->logits;
 }
 
 /* Everything that is pointed to; false when out of memory. */
@@ -69,6 +69,7 @@ int request_new(struct calla_request **out, const struct calla_params *p, int li
     r->simple = is_simple(p);
     r->mask = p->mask;
     r->force = p->force;
+    r->logits = p->logits;
     r->hook_ctx = p->hook_ctx;
     r->salt = p->salt;
     r->client = p->client;

@@ -36,6 +36,7 @@ struct calla_request {
     bool simple; /* the lowest id of the largest logit is all it needs: the device's own choice will do */
     calla_mask_fn *mask;
     calla_force_fn *force;
+    calla_logits_fn *logits;
     void *hook_ctx;
     uint64_t submitted; /* clock_ns */
     int32_t *marks;     /* [n_marks] ascending, 1 .. n_prompt */

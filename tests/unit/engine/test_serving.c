@@ -331,6 +331,45 @@ static bool mask_hook(void *ctx, const int32_t *generated, size_t n, uint32_t *m
     return s->only != -1;
 }
 
+struct shown {
+    const uint64_t *after; /* the fake model's state after each prompt id */
+    size_t rows, last;
+};
+static void logits_hook(void *ctx, size_t position, const float *logits, int32_t vocab) {
+    struct shown *s = ctx;
+    float want[FAKE_VOCAB];
+    assert_int_equal(vocab, FAKE_VOCAB);
+    assert_true(!s->rows || position == s->last + 1); /* each once, in order */
+    fake_logits(s->after[position], want);
+    assert_memory_equal(logits, want, sizeof want);
+    s->last = position;
+    s->rows++;
+}
+
+static void logits_are_shown(void **state) {
+    (void)state;
+    enum { N = 150 };
+    struct calla_engine *e = open_engine(2, 400);
+    int32_t prompt[N], want[4];
+    make_prompt(prompt, N, 9, FAKE_VOCAB);
+    fake_answer(prompt, N, want, 4);
+    uint64_t hash = 7, after[N];
+    for (int at = 0; at < N; at += BE_PAGE) hash = fake_feed(hash, at, prompt + at, N - at < BE_PAGE ? N - at : BE_PAGE, after + at);
+    for (int all = 0; all < 2; all++) {
+        struct shown shown = {.after = after};
+        struct calla_params p = ask(prompt, N, 4);
+        p.prompt_logprobs = all;
+        p.logits = logits_hook;
+        p.hook_ctx = &shown;
+        serve(e, &p, &got);
+        assert_int_equal(got.rc, 0);
+        assert_memory_equal(got.ids, want, sizeof want); /* looking changes nothing */
+        assert_int_equal(shown.rows, all ? N : 1);
+        assert_int_equal(shown.last, N - 1);
+    }
+    close_engine(e);
+}
+
 static void hooks(void **state) {
     (void)state;
     struct calla_engine *e = open_engine(2, 400);
@@ -459,6 +498,7 @@ int main(void) {
         cmocka_unit_test(log_probabilities),
         cmocka_unit_test(seeds),
         cmocka_unit_test(hooks),
+        cmocka_unit_test(logits_are_shown),
         cmocka_unit_test(freed_hooks_are_silent),
         cmocka_unit_test(generating_allocates_nothing),
     };
