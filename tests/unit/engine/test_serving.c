@@ -207,7 +207,10 @@ static void alone_as_in_company(void **state) {
         calla_engine_stats(e, &s);
         nanosleep(&(struct timespec){0, 1000000}, NULL);
     }
-    assert_int_equal(s.cancelled, CROWD / 4);
+    /* a quitter that the system let sleep for long may find its answer complete */
+    assert_true(s.cancelled <= CROWD / 4);
+    assert_int_equal(s.cancelled + s.completed, s.requests);
+    assert_int_equal(s.failed, 0);
     close_engine(e);
 }
 
