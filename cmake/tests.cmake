@@ -1,7 +1,7 @@
 # Unit tests: tests/unit/<room>/test_*.c, each one cmocka program linked to its room (and the rooms below it), run by ctest.
 pkg_check_modules(CMOCKA REQUIRED IMPORTED_TARGET cmocka)
 set(CALLA_TEST_DEFS CALLA_SOURCE_DIR="${CMAKE_SOURCE_DIR}" CALLA_BINARY_DIR="${CMAKE_BINARY_DIR}")
-foreach(name base checkpoint text backend model engine server hub cli)
+foreach(name base checkpoint text grammar backend model engine server hub cli)
   file(GLOB tests CONFIGURE_DEPENDS tests/unit/${name}/test_*.c)
   foreach(test ${tests})
     get_filename_component(stem ${test} NAME_WE)

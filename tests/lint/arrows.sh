@@ -6,17 +6,18 @@ allowed() { # room -> rooms besides itself and base; "public" = include/*.h
     base) echo "error" ;;
     checkpoint) echo "error" ;;
     text) echo "text error" ;;
+    grammar) echo "textapi grammarapi error" ;;
     backend) echo "checkpoint error" ;;
     model) echo "checkpoint backend error" ;;
     engine) echo "model engineapi error" ;;
-    server) echo "engineapi textapi error" ;;
+    server) echo "grammarapi engineapi textapi error" ;;
     hybrid) echo "server engineapi textapi error" ;;
     hub) echo "error" ;;
-    cli) echo "hybrid hub server engineapi textapi error" ;;
+    cli) echo "grammarapi hybrid hub server engineapi textapi error" ;;
     esac
 }
 bad=0
-for room in base checkpoint text backend model engine server hub hybrid cli; do
+for room in base checkpoint text grammar backend model engine server hub hybrid cli; do
     [ -d "src/$room" ] || continue
     may=" $room base $(allowed $room) "
     [ $room = text ] && may="$may textapi "
@@ -26,6 +27,7 @@ for room in base checkpoint text backend model engine server hub hybrid cli; do
             calla_error.h) target=error ;;
             calla.h) target=engineapi ;;
             calla_text.h) target=textapi ;;
+            calla_grammar.h) target=grammarapi ;;
             */*) target=${inc%%/*} ;;
             *) echo "$file: #include \"$inc\": write the room, as in \"$room/$inc\""; bad=1; continue ;;
             esac

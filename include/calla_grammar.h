@@ -1,0 +1,58 @@
+/* calla_grammar.h - answers held to a form: JSON and JSON Schema, as masks of the ids that may come next.
+ *
+ * A vocabulary is a tokenizer's ids sorted by their bytes; one serves all grammars and threads. A grammar is compiled from a schema and may
+ * be shared by all threads. A matcher follows one answer and belongs to one thread at a time; its mask has the shape of calla.h's
+ * calla_mask_fn. Whatever a matcher has accepted can be completed, and its masks are exact: an id is allowed if and only if its bytes keep
+ * that so. docs/grammar.md says which keywords are enforced and what texts are written. Functions return 0 or a code of calla_error.h.
+ */
+#ifndef CALLA_GRAMMAR_H
+#define CALLA_GRAMMAR_H
+#include "calla_error.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct calla_tokenizer; /* calla_text.h */
+
+/* ---- vocabulary ---- */
+struct calla_vocabulary;
+/* The ids of tok below `vocab` (what the model knows). Control tokens spell nothing; the stop ids end a text. tok must outlive it. Takes
+ * some 0.1 s for 250,000 ids. CALLA_E_UNSUPPORTED: some byte has no id of its own, so not every text can be spelled. */
+int calla_vocabulary_open(struct calla_vocabulary **out, const struct calla_tokenizer *tok, int32_t vocab, struct calla_error *err);
+void calla_vocabulary_close(struct calla_vocabulary *v);
+
+/* ---- grammar ---- */
+struct calla_grammar;
+/* Compile a JSON Schema, [n] bytes of JSON, or with NULL any JSON object. CALLA_E_INVALID: it has a keyword that cannot be enforced, cannot
+ * be satisfied, or is too large; err->param is the keyword's path within the schema, as "properties.age.multipleOf". Bounded in time and
+ * memory whatever the schema. v must outlive it. */
+int calla_grammar_open(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n, struct calla_error *err);
+void calla_grammar_close(struct calla_grammar *g);
+struct calla_grammar_info {
+    uint32_t rules, states; /* of the compiled automaton */
+    size_t bytes;           /* what it holds */
+};
+void calla_grammar_info(const struct calla_grammar *g, struct calla_grammar_info *out);
+
+/* ---- matcher ---- */
+struct calla_matcher;
+/* At the beginning of a text. newlines: up to two may come before it, as after a think block. g must outlive it. */
+int calla_matcher_open(struct calla_matcher **out, struct calla_grammar *g, bool newlines, struct calla_error *err);
+void calla_matcher_close(struct calla_matcher *m);
+/* Go on by n bytes, or by one id (a stop id: the end, where the text is complete). False where they do not fit, and then nothing has
+ * changed; also when out of memory. */
+bool calla_matcher_feed(struct calla_matcher *m, const char *bytes, size_t n);
+bool calla_matcher_advance(struct calla_matcher *m, int32_t id);
+/* Set the bits of the ids that may come next, bit id%32 of mask[id/32], in a mask of `vocab` bits that the caller has cleared; where the
+ * text is complete the stop ids too. Returns how many tokens of the vocabulary's tree were looked at (what it cost). */
+size_t calla_matcher_mask(struct calla_matcher *m, uint32_t *mask, int32_t vocab);
+bool calla_matcher_complete(const struct calla_matcher *m); /* the text could end here */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

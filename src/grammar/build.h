@@ -1,0 +1,44 @@
+/* build.h - from a nondeterministic sketch of each rule to the machine: subset construction, then everything that leads nowhere is cut off.
+ *
+ * One rule is sketched at a time: build_begin, states and edges, build_end. Failures are remembered (rc, err): sketch freely, test once.
+ * Everything is bounded, so a hostile schema ends in CALLA_E_INVALID ("too large") within milliseconds and a few megabytes.
+ */
+#ifndef GRAMMAR_BUILD_H
+#define GRAMMAR_BUILD_H
+#include "base/error.h"
+#include "grammar/machine.h"
+
+#define BUILD_MAX_STATES 32768      /* of the machine */
+#define BUILD_MAX_EDGES  (1u << 18) /* of the machine */
+#define BUILD_MAX_SKETCH (1u << 18) /* edges of one rule's sketch */
+#define BUILD_MAX_WORK   30000000u  /* elementary steps, all rules together */
+
+struct sketch_edge;
+struct build {
+    struct machine *m;
+    struct calla_error *err;
+    int rc;
+    uint64_t work;
+    struct sketch_edge *edges; /* of the rule being sketched */
+    uint32_t *head;            /* [n_states] first edge */
+    uint32_t n_edges, cap_edges, n_states, cap_states;
+};
+
+void build_open(struct build *b, struct machine *m, struct calla_error *err);
+void build_close(struct build *b);                              /* frees what is the builder's; the machine stays */
+uint32_t build_rule(struct build *b);                           /* a new rule, to be sketched later */
+void build_spend(struct build *b, uint64_t work);               /* count work; fails over the bound */
+int build_fail(struct build *b, int code, const char *message); /* keeps the first failure */
+
+void build_begin(struct build *b);
+uint32_t build_state(struct build *b);
+void build_skip(struct build *b, uint32_t from, uint32_t to); /* without reading anything */
+void build_bytes(struct build *b, uint32_t from, unsigned lo, unsigned hi, unsigned flags, uint32_t to);
+void build_call(struct build *b, uint32_t from, uint32_t rule, unsigned flags, uint32_t to);
+uint32_t build_text(struct build *b, uint32_t from, const char *text, size_t n); /* these bytes; returns the state behind them */
+/* The sketch from `start` to `end` becomes the rule. */
+void build_end(struct build *b, uint32_t rule, uint32_t start, uint32_t end);
+
+/* All rules are there: cut off what leads nowhere. CALLA_E_INVALID where there is no text at all. */
+int build_finish(struct build *b);
+#endif

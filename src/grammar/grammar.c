@@ -1,0 +1,36 @@
+/* grammar.c - compiling, and freeing. */
+#include "grammar/grammar.h"
+#include "base/error.h"
+#include "base/mem.h"
+#include "grammar/draw.h"
+
+int calla_grammar_open(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n, struct calla_error *err) {
+    struct calla_grammar *g = mem_calloc(1, sizeof *g);
+    if (!g) return err_set(err, CALLA_E_MEMORY, "grammar: out of memory");
+    g->v = v;
+    pthread_mutex_init(&g->lock, NULL);
+    for (int i = 0; i < GRAMMAR_KEPT; i++) g->kept[i].state = UINT32_MAX;
+    int rc = draw_schema(&g->m, schema, n, err);
+    if (rc == 0) *out = g;
+    else calla_grammar_close(g);
+    return rc;
+}
+
+void calla_grammar_close(struct calla_grammar *g) {
+    if (!g) return;
+    for (int i = 0; i < GRAMMAR_KEPT; i++) {
+        mem_free(g->kept[i].mask);
+        mem_free(g->kept[i].ends);
+    }
+    machine_free(&g->m);
+    pthread_mutex_destroy(&g->lock);
+    mem_free(g);
+}
+
+void calla_grammar_info(const struct calla_grammar *g, struct calla_grammar_info *out) {
+    const struct machine *m = &g->m;
+    out->rules = m->n_rules;
+    out->states = m->n_states;
+    out->bytes = sizeof *g + m->cap_states * sizeof *m->states + m->cap_edges * sizeof *m->edges + m->cap_calls * sizeof *m->calls +
+                 m->cap_rules * sizeof *m->rules;
+}

@@ -1,0 +1,43 @@
+/* matcher.h - where a text stands in a grammar: a small set of threads, each a state and the frames of the rules that called its rule.
+ *
+ * Frames are kept in one growing array and refer to earlier ones, so threads share their past and a step copies nothing. There is more than
+ * one thread only while the text could still be several things at once; of more than MATCHER_THREADS the later ones are dropped, which
+ * narrows what may follow and breaks nothing, since each thread can be completed alone.
+ */
+#ifndef GRAMMAR_MATCHER_H
+#define GRAMMAR_MATCHER_H
+#include "grammar/grammar.h"
+
+#define MATCHER_THREADS 24
+
+struct frame {
+    uint32_t to, count; /* where the calling rule goes on, and its count then */
+    int32_t parent;     /* its own frame, -1: it is the whole text's rule */
+    uint64_t key;       /* of the whole stack: equal stacks, equal keys */
+};
+struct thread {
+    uint32_t state, count;
+    int32_t frame; /* -1: none */
+};
+struct threads {
+    int n;
+    struct thread t[MATCHER_THREADS];
+};
+struct level { /* of a walk down the vocabulary's tree */
+    uint32_t end;
+    int32_t n_frames;
+    struct threads at;
+};
+struct calla_matcher {
+    struct calla_grammar *g;
+    struct threads now;
+    struct frame *frames;
+    int32_t n_frames, cap_frames;
+    bool ended, failed;   /* failed: out of memory during a step */
+    struct level *levels; /* [vocabulary's depth + 1] */
+};
+/* One byte from `from`; what it leads to is *to, empty where it does not fit. */
+void matcher_step(struct calla_matcher *m, const struct threads *from, uint8_t byte, struct threads *to);
+/* Where a thread goes when its rule ends. */
+void matcher_return(struct calla_matcher *m, const struct thread *t, struct threads *to);
+#endif
