@@ -47,8 +47,7 @@ static int ascending(const void *a, const void *b) { return *(const double *)a <
 
 static double timed(struct bench *b, int blocks, void (*fn)(void *, int, int, int)) {
     uint64_t start = clock_ns();
-    int grain = blocks / (pool_threads(b->pool) * 8);
-    pool_for(b->pool, blocks, grain ? grain : 1, fn, b);
+    pool_for(b->pool, blocks, 1, fn, b);
     return (double)(clock_ns() - start) * 1e-9;
 }
 

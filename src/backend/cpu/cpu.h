@@ -19,8 +19,8 @@ struct pool;
 int pool_new(struct pool **out, int threads, struct calla_error *err);
 void pool_free(struct pool *p);
 int pool_threads(const struct pool *p);
-/* Run fn(ctx, begin, end, worker) over [0, n) in pieces of `grain` items taken dynamically; returns when all are done. Which worker takes a
- * piece must not change a result. */
+/* Run fn(ctx, begin, end, worker) over [0, n) in pieces of whole grains of `grain` items, taken dynamically; returns when all are done. The
+ * first pieces are the largest, the last single grains. Which worker takes a piece must not change a result. */
 void pool_for(struct pool *p, int n, int grain, void (*fn)(void *ctx, int begin, int end, int worker), void *ctx);
 
 /* ---- activations as the matrix kernels read them ---- */
@@ -118,8 +118,6 @@ void act_fill(struct cpu *c, struct act_buffer *a, const float *x, int rows, int
 void cpu_mul(const struct cpu *c, const struct be_weight *w, int expert, int first, int outs, const struct act_row *x, int rows, float *y,
              size_t ld);
 static inline int cpu_blocks(int outs) { return (outs + CPU_BLOCK - 1) / CPU_BLOCK; }
-/* Pieces for pool_for: about eight a thread, so that threads end together. */
-int cpu_grain(const struct cpu *c, int n);
 
 /* Families (the operations of backend.h). */
 void cpu_embed(struct backend *, const struct be_weight *, const int32_t *, int, struct be_buffer *);

@@ -94,7 +94,7 @@ static void mul_tile(const struct weight_rows *w, int o, const struct act_row *x
     struct tile t;
     struct lanes lanes[ROWS];
     int groups = w->in / GROUP, steps = (rows + STEP - 1) / STEP;
-    struct ahead ahead = ahead_of(w, o + TILE, TILE, steps * groups);
+    struct ahead ahead = ahead_of(w, 4, o + TILE, TILE, steps * groups);
     if (groups < LANES) memset(lanes, 0, (size_t)rows * sizeof *lanes); /* else each lane's first group sets it */
     for (int g0 = 0; g0 < groups; g0 += LANES) {
         int n = min_int(LANES, groups - g0);

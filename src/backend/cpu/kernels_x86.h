@@ -179,9 +179,9 @@ static inline void ask(struct ahead *a) {
 
 /* For `rows` weight rows from o on, to be asked for in `times` shares; their scales at once. What lies past the matrix is not read, only
  * asked for. */
-static inline struct ahead ahead_of(const struct weight_rows *w, int o, int rows, int times) {
-    size_t codes = (size_t)rows * (size_t)w->in / 2, small = (size_t)rows * (size_t)(w->in / GROUP) * 2;
-    const uint8_t *first = w->codes + (size_t)o * (size_t)w->in / 2;
+static inline struct ahead ahead_of(const struct weight_rows *w, int bits, int o, int rows, int times) {
+    size_t row = (size_t)w->in * (size_t)bits / 8, codes = (size_t)rows * row, small = (size_t)rows * (size_t)(w->in / GROUP) * 2;
+    const uint8_t *first = w->codes + (size_t)o * row;
     size_t at = (size_t)o * (size_t)(w->in / GROUP) * 2;
     for (size_t k = at; k < at + small; k += 64) {
         _mm_prefetch((const char *)w->scales + k, _MM_HINT_T1);
@@ -208,13 +208,46 @@ static inline __attribute__((always_inline)) void unpack(const uint8_t *codes, i
         _mm256_store_ps(out + 8 * i, _mm256_fmadd_ps(_mm256_cvtepi32_ps(eight_codes(codes + i * bits, bits)), scale, bias));
 }
 
-static inline float bf16_at(const uint8_t *p, size_t i) { return num_from_bf16(num_load16(p + 2 * i)); }
+/* The i-th bf16 number in every lane. */
+static inline __m256 bf16_all(const uint8_t *p, size_t i) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_set1_epi16((short)num_load16(p + 2 * i)), 16));
+}
+
+/* `outs` (a constant) weight rows from o on times one activation row: every weight is used once, so none is kept. */
+static inline __attribute__((always_inline)) void mul_floats_once(const struct weight_rows *w, int bits, int o, int outs,
+                                                                  const struct act_row *x, float *y) {
+    int groups = w->in / GROUP;
+    struct ahead ahead = ahead_of(w, bits, o + outs, outs, groups);
+    __m256 sum[FLOAT_OUTS];
+    for (int i = 0; i < outs; i++) sum[i] = _mm256_setzero_ps();
+    for (int g = 0; g < groups; g++) {
+        __m256 scale[FLOAT_OUTS], bias[FLOAT_OUTS];
+        const uint8_t *codes[FLOAT_OUTS];
+        ask(&ahead);
+        UNROLL
+        for (int i = 0; i < outs; i++) {
+            size_t at = (size_t)(o + i) * groups + g;
+            scale[i] = bf16_all(w->scales, at);
+            bias[i] = bf16_all(w->biases, at);
+            codes[i] = w->codes + at * GROUP * bits / 8;
+        }
+        for (int k = 0; k < GROUP; k += 8) {
+            __m256 v = _mm256_loadu_ps(x->x + g * GROUP + k);
+            UNROLL
+            for (int i = 0; i < outs; i++) {
+                __m256 weight = _mm256_fmadd_ps(_mm256_cvtepi32_ps(eight_codes(codes[i] + k * bits / 8, bits)), scale[i], bias[i]);
+                sum[i] = _mm256_fmadd_ps(weight, v, sum[i]);
+            }
+        }
+    }
+    for (int i = 0; i < outs; i++) y[o + i] = add_lanes(sum[i]);
+}
 
 /* Weights of `outs` rows, n each, times `rows` activation rows from element k on (outs and rows constants), added to lane i % 8 of each
  * product. */
 static inline __attribute__((always_inline)) void add_floats(const struct float_tile *t, int outs, int n, const struct act_row *x, int k,
                                                              int rows, __m256 sum[][FLOAT_OUTS]) {
-    __m256 s[2][FLOAT_OUTS];
+    __m256 s[3][FLOAT_OUTS];
     UNROLL
     for (int r = 0; r < rows; r++)
         for (int o = 0; o < outs; o++) s[r][o] = sum[r][o];
@@ -244,12 +277,13 @@ static inline __attribute__((always_inline)) void mul_floats(const struct weight
         for (int i = 0; i < outs; i++) {
             size_t at = (size_t)(o + i) * groups + g0;
             for (int g = 0; g < n; g++) {
-                __m256 scale = _mm256_set1_ps(bf16_at(w->scales, at + g)), bias = _mm256_set1_ps(bf16_at(w->biases, at + g));
+                __m256 scale = bf16_all(w->scales, at + g), bias = bf16_all(w->biases, at + g);
                 unpack(w->codes + (at + g) * group_bytes, bits, scale, bias, t.v[i] + g * GROUP);
             }
         }
-        for (; r + 2 <= rows; r += 2) add_floats(&t, outs, n * GROUP, x + r, g0 * GROUP, 2, sum + r);
-        if (r < rows) add_floats(&t, outs, n * GROUP, x + r, g0 * GROUP, 1, sum + r);
+        for (; r + 3 <= rows; r += 3) add_floats(&t, outs, n * GROUP, x + r, g0 * GROUP, 3, sum + r);
+        if (r + 2 == rows) add_floats(&t, outs, n * GROUP, x + r, g0 * GROUP, 2, sum + r);
+        else if (r < rows) add_floats(&t, outs, n * GROUP, x + r, g0 * GROUP, 1, sum + r);
     }
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < outs; i++) y[(size_t)r * ld + o + i] = add_lanes(sum[r][i]);
@@ -259,7 +293,10 @@ static inline __attribute__((always_inline)) void mul_f32(const struct weight_ro
                                                           int rows, float *y, size_t ld) {
     for (int r = 0; r < rows; r += FLOAT_ROWS) {
         int o = 0, n = min_int(FLOAT_ROWS, rows - r);
-        for (; o + FLOAT_OUTS <= outs; o += FLOAT_OUTS) mul_floats(w, bits, o, FLOAT_OUTS, x + r, n, y + (size_t)r * ld, ld);
+        for (; o + FLOAT_OUTS <= outs; o += FLOAT_OUTS) {
+            if (n == 1) mul_floats_once(w, bits, o, FLOAT_OUTS, x + r, y + (size_t)r * ld);
+            else mul_floats(w, bits, o, FLOAT_OUTS, x + r, n, y + (size_t)r * ld, ld);
+        }
         for (; o < outs; o++) mul_floats(w, bits, o, 1, x + r, n, y + (size_t)r * ld, ld);
     }
 }

@@ -66,11 +66,6 @@ void cpu_mul(const struct cpu *c, const struct be_weight *w, int expert, int fir
     mul(&part, outs, x, rows, y, ld);
 }
 
-int cpu_grain(const struct cpu *c, int n) {
-    int grain = n / (pool_threads(c->pool) * 8);
-    return grain > 0 ? grain : 1;
-}
-
 enum { MAX_MATRICES = 4 };
 struct job {
     const struct cpu *c;
@@ -114,7 +109,7 @@ void cpu_linear(struct backend *be, int n, struct be_weight *const *w, const str
     }
     act_fill(c, &ws->act, be_f32(x), rows, in);
     j.x = ws->act.rows;
-    pool_for(c->pool, j.first[n], cpu_grain(c, j.first[n]), multiply, &j);
+    pool_for(c->pool, j.first[n], 1, multiply, &j);
 }
 
 /* ---- workspace ---- */

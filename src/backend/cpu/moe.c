@@ -205,10 +205,10 @@ void cpu_moe(struct backend *be, const struct be_moe_weights *w, const struct be
     group_rows(ws);
     const struct job *last = &ws->jobs[ws->n_jobs - 1];
     int blocks = last->block + cpu_blocks(last->width), down = ws->n_jobs * cpu_blocks(d->hidden);
-    pool_for(c->pool, blocks, cpu_grain(c, blocks), gate_up_blocks, ws);
+    pool_for(c->pool, blocks, 1, gate_up_blocks, ws);
     act_fill(c, &ws->shared_h, ws->jobs[0].gated, rows, d->shared_width);
     act_fill(c, &ws->routed_h, ws->gated + (size_t)rows * d->shared_width, rows * d->top_k, d->width);
-    pool_for(c->pool, down, cpu_grain(c, down), down_blocks, ws);
+    pool_for(c->pool, down, 1, down_blocks, ws);
     pool_for(c->pool, rows, 4, sum_rows, ws);
 }
 

@@ -1,6 +1,7 @@
 /* backend/cpu/pool.c - the thread pool of the CPU back end.
  *
- * One job at a time, cut into pieces that threads claim by counting `left` down. Invariants: the job's fields are read only between
+ * One job at a time, cut into pieces that threads claim by counting `left` down: large ones first, for long streams of memory, and smaller
+ * ones the less is left, so that threads end together however fast each is. Invariants: the job's fields are read only between
  * claiming a piece and reporting it done, and the caller changes them only when every piece is done, so a thread that wakes late finds
  * nothing to claim and touches nothing. No thread has to take part in a job: with more threads than processors a job ends as soon as its
  * pieces are done.
@@ -27,9 +28,9 @@ struct pool {
     /* the job */
     void (*fn)(void *ctx, int begin, int end, int worker);
     void *ctx;
-    int n, grain, pieces;
-    _Alignas(64) atomic_int left; /* pieces not yet claimed */
-    _Alignas(64) atomic_int done; /* pieces finished */
+    int n, grain, grains;
+    _Alignas(64) atomic_int left; /* grains not yet claimed */
+    _Alignas(64) atomic_int done; /* grains finished */
     _Alignas(64) atomic_int sleepers;
     atomic_bool waiting, stop;
     pthread_mutex_t mutex;
@@ -62,17 +63,19 @@ static bool spin(struct pool *p, bool (*ready)(struct pool *)) {
 }
 
 static bool has_work(struct pool *p) { return atomic_load(&p->left) > 0 || atomic_load(&p->stop); }
-static bool all_done(struct pool *p) { return atomic_load(&p->done) == p->pieces; }
+static bool all_done(struct pool *p) { return atomic_load(&p->done) == p->grains; }
 
 /* Claim and run one piece; false when there is none. */
 static bool run_piece(struct pool *p, int worker) {
-    int left = atomic_load(&p->left);
+    int left = atomic_load(&p->left), take;
     do {
         if (left <= 0) return false;
-    } while (!atomic_compare_exchange_weak(&p->left, &left, left - 1));
-    int pieces = p->pieces, begin = (pieces - left) * p->grain, end = begin + p->grain;
-    p->fn(p->ctx, begin, end < p->n ? end : p->n, worker);
-    if (atomic_fetch_add(&p->done, 1) + 1 == pieces && atomic_load(&p->waiting)) {
+        take = left / (2 * p->threads);
+        if (take < 1) take = 1;
+    } while (!atomic_compare_exchange_weak(&p->left, &left, left - take));
+    int grains = p->grains, begin = (grains - left) * p->grain, end = take < left ? begin + take * p->grain : p->n;
+    p->fn(p->ctx, begin, end, worker);
+    if (atomic_fetch_add(&p->done, take) + take == grains && atomic_load(&p->waiting)) {
         pthread_mutex_lock(&p->mutex);
         pthread_cond_signal(&p->finished);
         pthread_mutex_unlock(&p->mutex);
@@ -153,9 +156,9 @@ void pool_for(struct pool *p, int n, int grain, void (*fn)(void *ctx, int begin,
     p->ctx = ctx;
     p->n = n;
     p->grain = grain;
-    p->pieces = (n - 1) / grain + 1;
+    p->grains = (n - 1) / grain + 1;
     atomic_store(&p->done, 0);
-    atomic_store(&p->left, p->pieces);
+    atomic_store(&p->left, p->grains);
     if (atomic_load(&p->sleepers) > 0) {
         pthread_mutex_lock(&p->mutex);
         pthread_cond_broadcast(&p->work);

@@ -20,7 +20,9 @@ struct job {
 static void run(void *ctx, int begin, int end, int worker) {
     struct job *j = ctx;
     if (worker < 0 || worker >= j->threads) atomic_fetch_add(&j->bad_worker, 1);
-    if (begin < 0 || end > j->n || begin >= end || (end - begin > j->grain && !(begin == 0 && end == j->n)))
+    /* whole grains; the larger pieces leave enough for the others */
+    bool all = begin == 0 && end == j->n, large = end - begin > j->grain && (end - begin) * 2 * j->threads > j->n - begin + j->grain;
+    if (begin < 0 || end > j->n || begin >= end || begin % j->grain || (end < j->n && end % j->grain) || (large && !all))
         atomic_fetch_add(&j->bad_piece, 1);
     if (!pthread_equal(pthread_self(), j->caller)) atomic_fetch_add(&j->elsewhere, 1);
     for (int i = begin; i < end; i++) {
