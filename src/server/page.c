@@ -26,7 +26,7 @@ void handle_page(struct http_exchange *x, struct http_reply *reply) {
     reply->type = "text/html; charset=utf-8";
     snprintf(reply->policy, sizeof reply->policy,
              "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; connect-src 'self'; img-src data:; base-uri 'none'; "
-             "form-action 'none'; frame-ancestors 'none'",
+             "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
              nonce, nonce);
     reply->status = 200;
 }

@@ -42,6 +42,7 @@ struct calla_request {
     struct item *items;
     size_t n_items, at, cap;
     uint64_t due_ns;
+    uint64_t submitted_ns, seated_ns, first_ns, ended_ns; /* 0: not yet */
     int every_ms;
     bool seated, ended, freed;
     atomic_bool cancel;
@@ -214,6 +215,7 @@ static void end(struct calla_request *r, enum calla_finish how, const char *why)
     struct calla_engine *e = r->engine;
     struct str line = {0};
     r->ended = true;
+    r->ended_ns = clock_ns();
     r->finish = how;
     if (why) err_set(&r->error, CALLA_E_BACKEND, "%s", why);
     if (r->seated) e->stats.running--;
@@ -242,6 +244,7 @@ static int32_t allowed(struct calla_request *r, int32_t id) {
 
 static void push(struct calla_request *r, int32_t id) {
     id = allowed(r, id);
+    if (r->n_ids == 0) r->first_ns = clock_ns();
     r->ids[r->n_ids++] = id;
     r->engine->stats.generated_tokens++;
     for (size_t i = 0; i < r->n_stops; i++) r->stopped |= r->stops[i] == id;
@@ -291,7 +294,7 @@ static void *engine_thread(void *arg) {
             if (!r->ended && atomic_load(&r->cancel)) end(r, CALLA_FINISH_CANCELLED, NULL);
             if (!r->ended && !r->seated && e->stats.running < e->info.parallel) {
                 r->seated = true;
-                r->due_ns = clock_ns();
+                r->due_ns = r->seated_ns = clock_ns();
                 e->stats.running++;
                 e->stats.waiting--;
             }
@@ -392,6 +395,7 @@ int calla_submit(struct calla_engine *e, const struct calla_params *p, struct ca
     struct calla_request *r = rc ? NULL : calloc(1, sizeof *r);
     if (r) {
         r->engine = e;
+        r->submitted_ns = clock_ns();
         r->params = *p;
         r->n_prompt = p->n_prompt;
         r->limit = p->max_tokens ? (size_t)p->max_tokens : (size_t)e->info.max_seq - p->n_prompt;
@@ -445,13 +449,20 @@ int calla_request_next(struct calla_request *r, int timeout_ms, enum calla_step 
 
 void calla_request_cancel(struct calla_request *r) { atomic_store(&r->cancel, true); }
 
+static double seconds(uint64_t from, uint64_t to) { return from && to > from ? (double)(to - from) * 1e-9 : 0; }
+
 void calla_request_usage(struct calla_request *r, struct calla_usage *out) {
     pthread_mutex_lock(&lock);
+    uint64_t end_ns = r->ended_ns ? r->ended_ns : clock_ns();
+    uint64_t seated_ns = r->seated_ns ? r->seated_ns : end_ns, first_ns = r->first_ns ? r->first_ns : end_ns;
     *out = (struct calla_usage){.prompt_tokens = r->n_prompt,
                                 .cached_tokens = r->n_prompt / 2,
                                 .generated_tokens = r->n_ids,
                                 .prefilled = r->n_prompt,
-                                .finish = r->finish};
+                                .finish = r->finish,
+                                .queue_seconds = seconds(r->submitted_ns, seated_ns),
+                                .prefill_seconds = seconds(seated_ns, first_ns),
+                                .decode_seconds = seconds(first_ns, end_ns)};
     pthread_mutex_unlock(&lock);
 }
 
