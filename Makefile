@@ -9,7 +9,7 @@ test:
 test-peers:
 	./test --peers
 bench: all
-	./build/calla-bench-kernels
+	./build/calla bench
 lint:
 	@for check in tests/lint/*.sh; do sh $$check || [ $$? = 77 ] || exit 1; done
 install: all

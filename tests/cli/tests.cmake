@@ -6,5 +6,5 @@ foreach(test ${cli_tests})
            WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(cli/${stem} PROPERTIES TIMEOUT 1800 SKIP_RETURN_CODE 77)
 endforeach()
-set_tests_properties(cli/test_run_script PROPERTIES LABELS nosan) # nothing of it is compiled
+set_tests_properties(cli/test_run_script cli/test_bench_scripts PROPERTIES LABELS nosan) # nothing of it is compiled
 set_tests_properties(cli/test_synth PROPERTIES LABELS "slow;nosan" RUN_SERIAL ON) # gigabytes
