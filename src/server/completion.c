@@ -6,8 +6,8 @@
  */
 #include "server/completion.h"
 #include "base/clock.h"
+#include "server/guide.h"
 #include "server/http.h"
-#include "server/names.h"
 #include <string.h>
 
 #define RESUME_LIMIT 4
@@ -18,6 +18,7 @@ struct choice {
     struct calla_ids ids; /* generated; kept for chat only, to resume from */
     struct calla_detok detok;
     struct calla_parser *parser;
+    struct guide guide; /* chat */
     size_t generated, reasoning, cached;
     uint64_t last_ns; /* when its last token came */
     int resumed;
@@ -34,7 +35,7 @@ struct completion {
     size_t n_prompts;
     struct choice *choices; /* [n_choices] */
     int n_choices;
-    struct names names;
+    struct guide_plan plan; /* chat */
     uint64_t submitted;
     bool failed;
     char *text;
@@ -98,10 +99,7 @@ static int submit(struct completion *c, struct choice *choice, const int32_t *id
     params.top = c->options->top;
     params.salt = c->options->salt;
     params.client = c->options->client;
-    if (c->names.n && choice->resumed == 0) {
-        params.mask = names_mask;
-        params.hook_ctx = &c->names;
-    }
+    if (c->chat) guide_hooks(&choice->guide, &params);
     int rc = find_marks(c, ids, n, &marks, &params.n_marks, err);
     params.marks = marks;
     if (rc == 0) rc = calla_submit(c->server->engine, &params, &choice->request, err);
@@ -140,6 +138,7 @@ static int open_choice(struct completion *c, struct choice *choice, const struct
     choice->first = true;
     calla_detok_init(&choice->detok, c->server->tokenizer);
     if (rc == 0) rc = open_parser(c, choice, err);
+    if (rc == 0 && c->chat) rc = guide_open(&choice->guide, &c->plan, err);
     return rc ? rc : submit(c, choice, prompt->data, prompt->len, limit, k, err);
 }
 
@@ -171,8 +170,7 @@ int completion_chat(struct completion **out, struct server *server, const struct
     if (!c) return err_set(err, CALLA_E_MEMORY, "completion: out of memory");
     c->chat = r;
     int rc = completion_prompt(server, r, &c->prompt, &c->prompts[0], err);
-    if (rc == 0 && r->chat.force_call && !*r->chat.force_call)
-        rc = names_open(&c->names, server->tokenizer, (const char *const *)r->functions.name, r->functions.n, err);
+    if (rc == 0) rc = guide_plan_open(&c->plan, server, r, c->prompt, err);
     if (rc == 0) rc = open_all(c, err);
     if (rc == 0) *out = c;
     else completion_free(c, false);
@@ -331,6 +329,7 @@ static int resume(struct completion *c, bool *resumed, struct calla_error *err) 
     limit -= (int)choice->generated;
     let_go(c, choice);
     choice->resumed++;
+    if (c->chat) guide_resume(&choice->guide, choice->ids.data, choice->ids.len);
     int rc = calla_ids_append(&all, choice->prompt->data, choice->prompt->len, err);
     if (rc == 0) rc = calla_ids_append(&all, choice->ids.data, choice->ids.len, err);
     if (rc == 0) rc = submit(c, choice, all.data, all.len, limit, (int)(choice - c->choices) % c->options->n + choice->resumed, err);
@@ -358,7 +357,7 @@ static int on_token(struct completion *c, const struct calla_token *token, struc
     int rc = 0;
     choice->generated++;
     note_token(c, choice);
-    if (calla_parser_in_reasoning(choice->parser)) choice->reasoning++;
+    if (calla_parser_in_reasoning(choice->parser) || (c->chat && guide_forced(&choice->guide, choice->generated - 1))) choice->reasoning++;
     if (c->chat) rc = calla_ids_append(&choice->ids, &token->id, 1, err);
     if (rc) return rc;
     if (token->is_stop) {
@@ -446,6 +445,7 @@ void completion_free(struct completion *c, bool gone) {
         if (choice->request && !choice->done) atomic_fetch_add(&m->choices[gone ? METRICS_GONE : METRICS_ERROR], 1);
         let_go(c, choice);
         calla_parser_free(choice->parser);
+        guide_close(&choice->guide);
         calla_ids_free(&choice->ids);
     }
     if (c->choices) {
@@ -459,7 +459,7 @@ void completion_free(struct completion *c, bool gone) {
     for (size_t i = 0; i < c->n_prompts; i++) calla_ids_free(&c->prompts[i]);
     mem_free(c->prompts);
     mem_free(c->choices);
-    names_close(&c->names);
+    guide_plan_close(&c->plan);
     calla_prompt_free(c->prompt);
     calla_free(c->text);
     mem_free(c);

@@ -78,7 +78,5 @@ static int read_format(struct chat_request *r, const struct json *root, struct c
 
 int form_read(struct chat_request *r, const struct json *root, struct calla_error *err) {
     int rc = read_thinking(r, root, err);
-    if (rc == 0) rc = read_format(r, root, err);
-    if (rc == 0 && r->format != FORMAT_TEXT) rc = field_fail(err, "", "response_format", "is only supported as {\"type\":\"text\"}");
-    return rc;
+    return rc ? rc : read_format(r, root, err);
 }

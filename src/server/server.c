@@ -104,9 +104,11 @@ static int listen_on(struct server *s, struct calla_error *err) {
 
 static void free_server(struct server *s) {
     pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->vocabulary_lock);
     pthread_cond_destroy(&s->changed);
     free_options(&s->options);
     calla_history_close(s->history);
+    calla_vocabulary_close(s->vocabulary);
     mem_free(s);
 }
 
@@ -115,6 +117,7 @@ int server_start(struct server **out, const struct server_options *options, stru
     struct server *s = mem_calloc(1, sizeof *s);
     if (!s) return err_set(err, CALLA_E_MEMORY, "server: out of memory");
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->vocabulary_lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     s->listener = -1;
     s->started = clock_unix();

@@ -6,6 +6,7 @@
 #ifndef SERVER_STATE_H
 #define SERVER_STATE_H
 #include "calla.h"
+#include "calla_grammar.h"
 #include "calla_text.h"
 #include "server/metrics.h"
 #include "server/server.h"
@@ -29,8 +30,10 @@ struct server {
     struct calla_engine *engine;   /* valid once ready */
     const struct calla_tokenizer *tokenizer;
     struct calla_model_info info;
-    struct calla_sampling sampling; /* defaults of requests */
-    struct calla_history *history;  /* ids of earlier prompts and answers; NULL: none is kept */
+    struct calla_sampling sampling;      /* defaults of requests */
+    struct calla_vocabulary *vocabulary; /* of the first request that was held to a grammar (guide.c); guarded by vocabulary_lock */
+    pthread_mutex_t vocabulary_lock;
+    struct calla_history *history; /* ids of earlier prompts and answers; NULL: none is kept */
     atomic_bool ready;
     atomic_int phase; /* enum server_phase */
 

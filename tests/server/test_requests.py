@@ -31,8 +31,12 @@ REFUSED = [
     ("tools", [{"type": "function", "function": {"name": f"f{i}"}} for i in range(513)], "tools"),
     ("tool_choice", "always", "tool_choice"), ("tool_choice", "required", "tool_choice"), ("tool_choice", 1, "tool_choice"),
     ("tool_choice", {"type": "function", "function": {"name": "nobody"}}, "tool_choice.function.name"), ("tool_choice", {"type": "allowed_tools"}, "tool_choice.type"),
-    ("parallel_tool_calls", "no", "parallel_tool_calls"), ("response_format", {"type": "json_object"}, "response_format"),
-    ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}, "response_format"), ("response_format", "text", "response_format"),
+    ("parallel_tool_calls", "no", "parallel_tool_calls"), ("response_format", {"type": "xml"}, "response_format.type"),
+    ("response_format", {"type": "json_schema"}, "response_format.json_schema"), ("response_format", "text", "response_format"),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "x"}}, "response_format.json_schema.schema"),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}, "response_format.json_schema.schema"),
+    ("thinking_budget", -2, "thinking_budget"), ("thinking_budget", "long", "thinking_budget"),
+    ("chat_template_kwargs", {"thinking_budget": 1.5}, "chat_template_kwargs.thinking_budget"),
     ("reasoning_effort", "enormous", "reasoning_effort"), ("reasoning_effort", 1, "reasoning_effort"), ("chat_template_kwargs", [], "chat_template_kwargs"),
     ("chat_template_kwargs", {"enable_thinking": "yes"}, "chat_template_kwargs.enable_thinking"), ("cache_salt", 1, "cache_salt"), ("user", 1, "user"), ("metadata", "x", "metadata"),
     ("store", "x", "store"), ("functions", [{"name": "f"}], "functions"), ("function_call", "auto", "function_call"), ("audio", {"voice": "a"}, "audio"),
@@ -55,7 +59,7 @@ def test_image_error_names_the_type(server):
 def test_null_is_absent(server):
     fields = ["model", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
               "repetition_penalty", "seed", "stop", "n", "logprobs", "top_logprobs", "logit_bias", "tools", "tool_choice", "parallel_tool_calls", "response_format",
-              "reasoning_effort", "chat_template_kwargs", "cache_salt", "user", "metadata", "store", "functions", "function_call", "audio", "modalities", "verbosity"]
+              "thinking_budget", "reasoning_effort", "chat_template_kwargs", "cache_salt", "user", "metadata", "store", "functions", "function_call", "audio", "modalities", "verbosity"]
     answer = server.chat(server.script([{"text": "</think>ok"}]), **dict.fromkeys(fields))
     assert answer["choices"][0]["message"]["content"] == "ok"
 

@@ -1,0 +1,55 @@
+/* guide.h - what holds an answer to its form while it is generated, as hooks of the engine: a bound on the reasoning, the names of
+ * functions where a call is required, and the grammar of response_format.
+ *
+ * A plan is made once for a request and only read afterwards; each answer has a guide of its own, which follows its ids on the engine's
+ * thread. The form starts where the reasoning ends. With a grammar the content is a text of it, or (with tools) there are calls and no
+ * content. docs/http.md has the rules.
+ */
+#ifndef SERVER_GUIDE_H
+#define SERVER_GUIDE_H
+#include "calla_grammar.h"
+#include "server/names.h"
+#include "server/openai.h"
+#include "server/state.h"
+#include <stdatomic.h>
+
+struct guide_plan {
+    const struct calla_tokenizer *tok;
+    struct names names;              /* n 0: not asked for */
+    struct calla_grammar *grammar;   /* NULL: any text */
+    bool thinking, calling;          /* the answer begins inside a think block; inside a call */
+    size_t budget;                   /* ids of reasoning at most; 0: no bound */
+    struct calla_ids close;          /* what ends a spent block */
+    int32_t call, call_end, newline; /* <tool_call> (-1: no tools), </tool_call>, "\n" */
+    struct slice opening;            /* what the prompt began of the content; the prompt's */
+};
+
+enum guide_phase { GUIDE_FREE, GUIDE_REASONING, GUIDE_NAME, GUIDE_CONTENT, GUIDE_CALL, GUIDE_AFTER_CALL, GUIDE_BROKEN };
+struct guide {
+    const struct guide_plan *plan;
+    struct calla_matcher *matcher; /* with a grammar */
+    enum guide_phase phase;
+    bool begun;        /* content beyond newlines */
+    size_t seen, base; /* ids followed; ids of earlier requests of this answer */
+    size_t reasoned;   /* ids of the think block */
+    size_t closing;    /* ids of plan->close that were forced */
+    int tag;           /* bytes of "</think>" that the text ends in */
+    char tail[16];     /* [n_tail] the end of a call's text */
+    int n_tail;
+    atomic_size_t forced; /* index of the first id that was forced; SIZE_MAX: none. Read by other threads */
+};
+
+/* Errors are the client's and name response_format. The plan borrows prompt and request. {0} is a valid closed one. */
+int guide_plan_open(struct guide_plan *plan, struct server *s, const struct chat_request *r, const struct calla_prompt *prompt,
+                    struct calla_error *err);
+void guide_plan_close(struct guide_plan *plan);
+int guide_open(struct guide *g, const struct guide_plan *plan, struct calla_error *err);
+void guide_close(struct guide *g);
+/* The hooks that this answer needs from here on, into params; none where its form is free. */
+void guide_hooks(struct guide *g, struct calla_params *params);
+/* The engine's request has ended and another goes on after all the answer's ids. */
+void guide_resume(struct guide *g, const int32_t *ids, size_t n);
+/* Whether id i of the answer was put there to end its reasoning. Any thread that has got the id. */
+bool guide_forced(const struct guide *g, size_t i);
+
+#endif
