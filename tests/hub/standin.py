@@ -45,6 +45,7 @@ class File:
 class Hub:
     files: dict  # name -> File
     repo: str = "org/name"
+    more_repos: tuple = ()     # that hold the same files
     commit: str = COMMIT
     branches: dict = field(default_factory=lambda: {"main": COMMIT})
     token: str = ""            # asked for when set
@@ -125,12 +126,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if where in f"{role}:{self.path}":
                 del world.refuse[i]
                 return self.answer(status, body, headers)
-        path = urllib.parse.urlsplit(self.path).path
+        path = urllib.parse.urlsplit(self.path).path  # also of a whole address, as a proxy is asked
         if role == "store":
             return self.send_file(urllib.parse.unquote(path.removeprefix("/bytes/")), {})
         if world.token and request.headers.get("authorization") != f"Bearer {world.token}":
             return self.answer(401, b"<html>no</html>", {"X-Error-Code": "RepoNotFound", "Content-Type": "text/html"})
-        api, pages = f"/api/models/{world.repo}/", f"/{world.repo}/resolve/"
+        repo = next((r for r in (world.repo, *world.more_repos) if f"/{r}/" in path), world.repo)
+        api, pages = f"/api/models/{repo}/", f"/{repo}/resolve/"
         if path.startswith(api + "revision/"):
             return self.revision(urllib.parse.unquote(path[len(api) + 9:]))
         if path.startswith(api + "tree/"):
