@@ -53,6 +53,7 @@ struct prefix_text engine_text(const struct calla_request *r, int n_more) {
         .n_marks = r->n_marks,
         .loose_from = n_more && r->n_prompt < r->loose_from ? r->n_prompt : r->loose_from,
         .salt = r->salt,
+        .asked = r->asked,
     };
 }
 
@@ -147,6 +148,7 @@ static void begin_requests(struct calla_engine *e) {
             continue;
         }
         r->loose_from = start.loose_from;
+        r->asked = start.asked;
         r->branch = start.known > start.position && start.known < r->n_prompt ? start.known : 0;
         request_begun(r, start.position);
     }

@@ -8,9 +8,9 @@
 #include <math.h>
 #include <string.h>
 
-/* What a snapshot is worth, besides the tokens it saves: half of it is gone after HALF_LIFE seconds without use; one that another continues
- * counts for little, since a conversation goes on at its end, unless it was gone on from twice. */
-#define HALF_LIFE  120.0
+/* What a snapshot is worth, besides the tokens it saves: half of it is gone after HALF_LIFE seconds without use, and twice as much is there
+ * for each time that its text came in vain before; one that another continues counts for little, since a conversation goes on at its end,
+ * unless it was gone on from twice. */
 #define SUPERSEDED 0.125
 
 /* ---- cuts ---- */
@@ -321,7 +321,7 @@ static double worth(int tokens, int blocks, double chance) {
 
 static double worth_of(const struct prefix *p, const struct snap *s) {
     int before = s->above ? prefix_position(s->above) : 0;
-    double chance = exp2((s->used - p->now) / HALF_LIFE);
+    double chance = exp2(s->asked + (s->used - p->now) / HALF_LIFE);
     if (s->hits < 2 && s->below) chance *= SUPERSEDED;
     return worth(prefix_position(s) - before, size_of(p, s), chance);
 }
@@ -423,21 +423,25 @@ void prefix_keep(struct prefix *p, const struct prefix_text *t, int position, st
     int32_t next[BE_PAGE];
     page_ids(t, shared, shared < n_full ? BE_PAGE : n_tail, next);
     const struct snap *before = last_before(n, next, position);
-    double value = worth(position - (before ? prefix_position(before) : 0), blocks + n_full - shared, 1);
+    double value = worth(position - (before ? prefix_position(before) : 0), blocks + n_full - shared, exp2(t->asked));
     struct prefix_hold hold = {0};
     struct snapshot *state = NULL;
+    struct snap *kept;
     struct calla_error err = {0};
     if (n) prefix_pin(&hold, n);
     if (!prefix_room(p, blocks, value)) {
         p->declined++;
+        prefix_refuse(p, t, position, t->asked + 1);
     } else if (snapshot_take(p->m, s, &state, &err) != 0) {
         log_line(LOG_ERROR, "prefix cache: nothing is kept at position %d: %s", position, err.message);
-    } else if ((n = extend(p, t, n, n_full, s)) == NULL || !prefix_new_snap(p, n, tail, n_tail, cuts, state)) {
+    } else if ((n = extend(p, t, n, n_full, s)) == NULL || (kept = prefix_new_snap(p, n, tail, n_tail, cuts, state)) == NULL) {
         snapshot_free(p->m, state);
         reap(p, n);
         p->declined++;
     } else {
         p->stored++;
+        kept->asked = t->asked;
+        if (t->asked) prefix_refuse(p, t, position, t->asked); /* the conversation's rank goes on with it */
     }
     prefix_release(p, &hold);
 }

@@ -25,7 +25,8 @@ struct prefix_text {
     int n_marks;
     int loose_from; /* the first id that was, or comes after one that was, not computed with these cuts; INT_MAX: none */
     uint64_t salt;
-    bool any; /* take any snapshot of these ids, also at position n, however it was cut (to save it) */
+    int asked; /* prefix_start's */
+    bool any;  /* take any snapshot of these ids, also at position n, however it was cut (to save it) */
 };
 
 /* Host bytes of the tables for a pool of so many blocks, and of the staging buffer (with `backed`). */
@@ -47,6 +48,7 @@ void prefix_release(struct prefix *p, struct prefix_hold *hold);
 struct prefix_start {
     int position;   /* where the sequence stands: so many ids are cached */
     int loose_from; /* for prefix_text */
+    int asked;      /* for prefix_text: how often this conversation came in vain of late */
     int known;      /* ids of the prompt that the tree follows, in whole pages: others have begun alike, or will */
 };
 /* Begin the fresh sequence at the deepest snapshot that serves the prompt. Returns true when that is settled. False: more is on disk than

@@ -206,7 +206,7 @@ bool prefix_begin(struct prefix *p, const struct prefix_text *t, struct sequence
         disk = load(p, t, &f.disk, hold, most, &done);
         if (disk && !done) return false;
     }
-    *start = (struct prefix_start){.loose_from = INT_MAX, .known = f.followed};
+    *start = (struct prefix_start){.loose_from = INT_MAX, .known = f.followed, .asked = prefix_asked(p, t)};
     *broken = false;
     if (f.memory.position && adopt(p, &f.memory, s, &start->loose_from, broken)) start->position = f.memory.position;
     else start->loose_from = INT_MAX;

@@ -1,8 +1,10 @@
 /* engine/prefix_private.h - the tree's fields, for prefix.c (what is kept), prefix_find.c (what is found), prefix_move.c (what goes out and
- * comes in) and their tests. */
+ * comes in), prefix_asked.c (what was refused) and their tests. */
 #ifndef ENGINE_PREFIX_PRIVATE_H
 #define ENGINE_PREFIX_PRIVATE_H
 #include "engine/prefix.h"
+
+#define HALF_LIFE 120.0 /* seconds without use after which a snapshot is worth half */
 
 struct node {
     struct node *parent; /* NULL: a root, which has no ids and no page */
@@ -29,7 +31,8 @@ struct snap {
     uint64_t cuts;
     double used; /* when it was kept or last served */
     int hits, pins;
-    int at; /* in prefix.live */
+    int asked; /* how often its text had come in vain before */
+    int at;    /* in prefix.live */
     bool saved;
 };
 
@@ -42,6 +45,14 @@ struct step {
     int from;   /* which step of the level above */
     bool exact; /* all cuts so far are this prompt's */
 };
+
+/* A text that was to be kept up to some position and was not. */
+struct refused {
+    uint64_t text; /* a hash */
+    double when;
+    int times;
+};
+enum { REFUSED = 256, MOST_ASKED = 4 };
 
 struct prefix {
     struct model *m;
@@ -66,6 +77,8 @@ struct prefix {
     void *staging;             /* room for one record, with a backing */
     size_t staging_bytes;
 
+    struct refused refused[REFUSED];
+
     uint64_t page_blocks, snapshot_blocks; /* in use */
     uint64_t hits, misses, cached_tokens, stored, evicted, declined, loaded;
 };
@@ -87,6 +100,10 @@ static inline int prefix_position(const struct snap *s) { return s->node->depth 
 /* Offer the backing a snapshot: pages from the root on, then the state. False: not everything is settled: `most` was reached, or the
  * backing wants to be asked again later. *bytes grows by what was taken. */
 bool prefix_offer(struct prefix *p, struct snap *s, uint64_t most, uint64_t *bytes);
+/* How often what t goes on from, or t itself, was refused of late. */
+int prefix_asked(const struct prefix *p, const struct prefix_text *t);
+/* t up to position was refused for the times-th time. */
+void prefix_refuse(struct prefix *p, const struct prefix_text *t, int position, int times);
 void prefix_pin(struct prefix_hold *hold, struct node *node);
 /* As prefix_make_room, but nothing worth `limit` or more is given up; then nothing is given up at all. */
 bool prefix_room(struct prefix *p, int n, double limit);

@@ -49,7 +49,7 @@ struct calla_request {
     int computed;               /* prompt ids that have gone through the model, or were cached */
     bool begun;                 /* cached state was looked for */
     struct prefix_hold hold;    /* what has been loaded for it so far */
-    int loose_from;             /* for prefix_text */
+    int loose_from, asked;      /* for prefix_text */
     int branch;                 /* where the tree knew the prompt no further: a state worth keeping; 0: nowhere */
     struct calla_request *next; /* in the queue; guarded by the engine's lock, as is: */
     int passed;                 /* later ones that were seated before it */

@@ -103,7 +103,7 @@ struct text {
     uint64_t salt;
 };
 static struct prefix_text view(const struct text *t, int loose_from, const int32_t *more) {
-    return (struct prefix_text){t->ids, t->n, more, t->marks, t->n_marks, loose_from, t->salt, false};
+    return (struct prefix_text){t->ids, t->n, more, t->marks, t->n_marks, loose_from, t->salt, 0, false};
 }
 static bool is_cut(const struct text *t, int at) {
     for (int i = 0; i < t->n_marks; i++) {
@@ -194,6 +194,7 @@ static struct outcome serve_text(struct model *m, struct prefix *p, const struct
         at += span.rows;
         if (p && pick(keep_one_in) == 0) {
             struct prefix_text v = view(t, start.loose_from, NULL);
+            v.asked = start.asked;
             prefix_keep(p, &v, at, s);
             write_down(t, NULL, at, start.loose_from, s->hash);
         }
@@ -208,6 +209,7 @@ static struct outcome serve_text(struct model *m, struct prefix *p, const struct
     if (p && decode) {
         int loose = t->n < start.loose_from ? t->n : start.loose_from;
         struct prefix_text v = view(t, loose, more);
+        v.asked = start.asked;
         prefix_keep(p, &v, t->n + decode, s);
         write_down(t, more, t->n + decode, loose, s->hash);
     }
@@ -402,6 +404,7 @@ static int visit(struct model *m, struct prefix *p, const struct text *t) {
     bool broken;
     assert_int_equal(sequence_new(m, &s, NULL), 0);
     assert_true(prefix_begin(p, &v, s, &hold, 1, &start, &broken));
+    v.asked = start.asked;
     int keep = (t->n - 1) / BE_PAGE * BE_PAGE;
     for (int at = start.position; at < t->n;) {
         int rows = at < keep ? BE_PAGE : t->n - at;
@@ -435,6 +438,54 @@ static void small_ones_do_not_evict_a_large_one(void **state) {
         assert_int_equal(visit(m, p, &t), 0);
     }
     assert_int_equal(visit(m, p, &large), 0);
+    close_both(m, p);
+}
+
+/* A pool full of large conversations of a moment ago. Small requests that come once do not get in; a small conversation that comes again
+ * does, for one of the large ones, and stays; but not if it comes too seldom. */
+static void who_comes_again_is_let_in(void **state) {
+    (void)state;
+    struct model *m = open_model(26); /* three of eight blocks, and two pages of the sequence that runs */
+    struct prefix *p = open_tree(m, NULL);
+    struct text large[3], t, small;
+    for (uint64_t i = 0; i < 3; i++) {
+        plain_text(&large[i], 330, i);
+        assert_int_equal(visit(m, p, &large[i]), 0);
+    }
+    for (int i = 0; i < 60; i++) {
+        prefix_tick(p, i * 0.5);
+        plain_text(&t, 66, (uint64_t)(100 + i));
+        assert_int_equal(visit(m, p, &t), 0);
+        assert_int_equal(p->n_live, 3);
+        assert_int_equal(p->evicted, 0);
+        check_tree(p);
+    }
+    assert_int_equal(p->declined, 60);
+    for (int i = 0; i < 10; i++) { /* every ten minutes */
+        for (int k = 0; k < 3; k++) p->live[k]->used = i * 600 + 100;
+        prefix_tick(p, i * 600 + 100);
+        plain_text(&small, 66, 7);
+        assert_int_equal(visit(m, p, &small), 0);
+        assert_int_equal(p->evicted, 0);
+    }
+    for (int k = 0; k < 3; k++) p->live[k]->used = p->now;
+    int asked = 1; /* just now */
+    while (visit(m, p, &small) == 0) {
+        assert_true(asked <= MOST_ASKED);
+        asked++;
+    }
+    assert_in_range(asked, 2, MOST_ASKED);
+    assert_int_equal(p->evicted, 1);
+    for (int turn = 1; turn < 6; turn++) { /* it goes on, beside the other two */
+        plain_text(&small, 66 + 10 * turn, 7);
+        prefix_tick(p, 6000 + turn);
+        assert_int_equal(visit(m, p, &small), 64);
+        check_tree(p);
+    }
+    assert_int_equal(p->evicted, 1);
+    int left = 0;
+    for (int i = 0; i < p->n_live; i++) left += p->live[i]->state->position == 320;
+    assert_int_equal(left, 2);
     close_both(m, p);
 }
 
@@ -514,6 +565,7 @@ int main(void) {
         cmocka_unit_test(with_little_room),
         cmocka_unit_test(from_the_backing),
         cmocka_unit_test(small_ones_do_not_evict_a_large_one),
+        cmocka_unit_test(who_comes_again_is_let_in),
         cmocka_unit_test(among_equals_the_oldest_goes),
         cmocka_unit_test(the_end_of_a_conversation_outlives_its_middle),
         cmocka_unit_test(salts_are_apart),
