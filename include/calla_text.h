@@ -83,6 +83,10 @@ int calla_chat_render(const char *messages, size_t messages_n, const char *tools
 /* A prompt of plain text, one piece, without a template (for /v1/completions): control tokens spelled in it are read if `control`. */
 int calla_prompt_raw(const char *text, size_t n, bool control, struct calla_prompt **out, struct calla_error *err);
 void calla_prompt_free(struct calla_prompt *p);
+/* From now on, while p is encoded, ask fn every few milliseconds of work; true gives it up with CALLA_E_CANCELLED. fn NULL: nobody is
+ * asked. */
+typedef bool calla_stop_fn(void *ctx);
+void calla_prompt_watch(struct calla_prompt *p, calla_stop_fn *fn, void *ctx);
 const char *calla_prompt_text(const struct calla_prompt *p, size_t *n); /* all pieces joined; borrowed */
 /* Ids: only the template's own pieces yield control tokens; text between two of them is encoded in one go, as the tokenizer would. */
 int calla_prompt_encode(const struct calla_prompt *p, const struct calla_tokenizer *tok, struct calla_ids *out, struct calla_error *err);

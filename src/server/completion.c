@@ -66,10 +66,28 @@ int completion_read_text(struct server *s, struct text_request *r, struct slice 
     return openai_read_text(r, body, &s->sampling, vocab_of(s), err);
 }
 
+static bool nobody_waits(void *ctx) {
+    struct http_exchange *x = ctx;
+    return x && http_look(x) != HTTP_PEER_HERE;
+}
+
+int completion_encode(struct server *s, struct http_exchange *x, struct slice text, bool control, struct calla_ids *ids,
+                      struct calla_error *err) {
+    struct calla_prompt *prompt = NULL;
+    int rc = calla_prompt_raw(text.p, text.n, control, &prompt, err);
+    if (rc) return rc;
+    calla_prompt_watch(prompt, nobody_waits, x);
+    rc = calla_prompt_encode(prompt, s->tokenizer, ids, err);
+    calla_prompt_free(prompt);
+    return rc;
+}
+
 int completion_prompt(struct server *s, const struct chat_request *r, struct calla_prompt **prompt, struct calla_ids *ids,
                       struct calla_error *err) {
     int rc = calla_chat_render(r->messages.p, r->messages.n, r->tools.n ? r->tools.p : NULL, r->tools.n, &r->chat, prompt, err);
-    return rc ? rc : calla_prompt_encode_known(*prompt, s->tokenizer, s->history, r->options.salt, ids, NULL, err);
+    if (rc) return rc;
+    calla_prompt_watch(*prompt, nobody_waits, r->options.exchange);
+    return calla_prompt_encode_known(*prompt, s->tokenizer, s->history, r->options.salt, ids, NULL, err);
 }
 
 /* ---- opening ---- */
@@ -185,7 +203,7 @@ int completion_text(struct completion **out, struct server *server, const struct
     for (size_t i = 0; i < r->n_prompts && rc == 0; i++) {
         const struct text_prompt *p = &r->prompts[i];
         if (p->ids) rc = calla_ids_append(&c->prompts[i], p->ids, p->n_ids, err);
-        else rc = calla_encode(server->tokenizer, p->text.p, p->text.n, true, &c->prompts[i], err);
+        else rc = completion_encode(server, c->options->exchange, p->text, true, &c->prompts[i], err);
         if (rc == 0 && c->prompts[i].len == 0) rc = err_param(err, CALLA_E_INVALID, "prompt", "prompt is empty");
     }
     if (rc == 0) rc = open_all(c, err);

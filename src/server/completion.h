@@ -31,6 +31,12 @@ int completion_read_text(struct server *server, struct text_request *request, st
 int completion_prompt(struct server *server, const struct chat_request *request, struct calla_prompt **prompt, struct calla_ids *ids,
                       struct calla_error *err);
 
+struct http_exchange;
+/* The ids of a text; with `control`, control tokens spelled in it are read. Given up (CALLA_E_CANCELLED) once nobody waits at x any more.
+ */
+int completion_encode(struct server *server, struct http_exchange *x, struct slice text, bool control, struct calla_ids *ids,
+                      struct calla_error *err);
+
 /* Render, encode and submit. The request is borrowed until completion_free, except what it needs only until here (openai.h). Errors are the
  * client's (400), CALLA_E_TOO_LONG, CALLA_E_BUSY, CALLA_E_CLOSED. */
 int completion_chat(struct completion **out, struct server *server, const struct chat_request *request, struct calla_error *err);

@@ -211,6 +211,7 @@ static enum MHD_Result run(struct server *s, struct MHD_Connection *c, struct ca
         if (!large || call->reading) call->route->handle(&call->x, &reply);
         else if (!call->x.record.gone) http_error(&reply, 503, "closed", "", "the server is stopping; the request was not read");
         end_reading(s, call);
+        if (call->x.record.gone && !reply.stream.read) reply.status = 0; /* whatever it is, nobody is there to read it */
     }
     if (reply.error) call->x.record.error = reply.error;
     enum MHD_Result rc = send_reply(c, call, &reply);

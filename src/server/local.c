@@ -89,10 +89,12 @@ static int parse(struct http_exchange *x, struct arena *arena, struct json **roo
 }
 
 /* A chat's prompt, read as /v1/chat/completions reads it, so that the ids are those it would submit. */
-static int tokenize_chat(struct server *s, struct slice body, struct calla_ids *ids, struct calla_error *err) {
+static int tokenize_chat(struct http_exchange *x, struct calla_ids *ids, struct calla_error *err) {
+    struct server *s = x->server;
     struct chat_request r = {0};
     struct calla_prompt *prompt = NULL;
-    int rc = completion_read_chat(s, &r, body, err);
+    int rc = completion_read_chat(s, &r, x->body, err);
+    r.options.exchange = x;
     if (rc == 0) rc = completion_prompt(s, &r, &prompt, ids, err);
     calla_prompt_free(prompt);
     chat_request_free(&r);
@@ -100,16 +102,16 @@ static int tokenize_chat(struct server *s, struct slice body, struct calla_ids *
 }
 
 /* {"text" or "prompt", "special": read control tokens spelled in it} to {"tokens","count"}; without a text, a chat request. */
-static int tokenize(struct server *s, struct slice body, const struct json *root, struct calla_ids *ids, struct calla_error *err) {
+static int tokenize(struct http_exchange *x, const struct json *root, struct calla_ids *ids, struct calla_error *err) {
     struct slice text = {NULL, 0};
     bool special = false;
     int rc;
     if ((rc = field_string(root, "", "text", &text, err)) != 0) return rc;
     if (!text.p && (rc = field_string(root, "", "prompt", &text, err)) != 0) return rc;
     if ((rc = field_bool(root, "", "special", &special, err)) != 0) return rc;
-    if (text.p) return calla_encode(s->tokenizer, text.p, text.n, special, ids, err);
+    if (text.p) return completion_encode(x->server, x, text, special, ids, err);
     if (!field_get(root, "messages")) return field_fail(err, "", "text", "is missing");
-    return tokenize_chat(s, body, ids, err);
+    return tokenize_chat(x, ids, err);
 }
 
 void handle_tokenize(struct http_exchange *x, struct http_reply *reply) {
@@ -118,7 +120,7 @@ void handle_tokenize(struct http_exchange *x, struct http_reply *reply) {
     struct calla_ids ids = {0};
     struct json *root;
     int rc = parse(x, &arena, &root, &err);
-    if (rc == 0) rc = tokenize(x->server, x->body, root, &ids, &err);
+    if (rc == 0) rc = tokenize(x, root, &ids, &err);
     arena_free(&arena);
     if (rc) http_calla_error(reply, &err);
     else {

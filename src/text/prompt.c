@@ -55,6 +55,11 @@ void calla_prompt_free(struct calla_prompt *p) {
     mem_free(p);
 }
 
+void calla_prompt_watch(struct calla_prompt *p, calla_stop_fn *fn, void *ctx) {
+    p->stop = fn;
+    p->stop_ctx = ctx;
+}
+
 const char *calla_prompt_text(const struct calla_prompt *p, size_t *n) {
     *n = p->text.len;
     return p->text.data ? p->text.data : "";
@@ -70,7 +75,7 @@ int prompt_encode_from(const struct calla_prompt *p, size_t from, const struct c
         pieces[n++] = (struct tok_piece){.text = p->text.data + from, .n = p->pieces[i].end - from, .control = p->pieces[i].control};
         from = p->pieces[i].end;
     }
-    int rc = tok_encode_pieces(tok, pieces, n, out, err);
+    int rc = tok_encode_watched(tok, pieces, n, p->stop, p->stop_ctx, out, err);
     mem_free(pieces);
     return rc;
 }

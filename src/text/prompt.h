@@ -18,6 +18,8 @@ struct calla_prompt {
     size_t n, cap;
     size_t opening; /* offset of the assistant's text that the prompt itself begins; text.len if none */
     bool failed;
+    calla_stop_fn *stop; /* asked during encoding; NULL: nobody */
+    void *stop_ctx;
 };
 
 struct calla_prompt *prompt_new(void); /* NULL when out of memory; calla_prompt_free */

@@ -77,8 +77,22 @@ struct encoder {
     struct str joined, normal;
     struct pretoken_run walk;
     struct bpe_scratch scratch;
+    calla_stop_fn *stop; /* or NULL */
+    void *stop_ctx;
+    size_t unasked; /* bytes encoded since it was asked */
     struct calla_error *err;
 };
+
+#define ASK_AFTER ((size_t)64 << 10) /* a few milliseconds */
+
+static int encode_word(struct encoder *e, struct slice word) {
+    e->unasked += word.n;
+    if (e->stop && e->unasked >= ASK_AFTER) {
+        e->unasked = 0;
+        if (e->stop(e->stop_ctx)) return err_set(e->err, CALLA_E_CANCELLED, "nobody waits for this text to be encoded any more");
+    }
+    return bpe_encode(&e->tok->bpe, &e->scratch, word, e->out, e->err);
+}
 
 static int add_text(struct encoder *e, const char *text, size_t n) {
     if (!n) return 0;
@@ -106,8 +120,7 @@ static int end_run(struct encoder *e) {
     if (text.n > INT32_MAX) return err_set(e->err, CALLA_E_INVALID, "a text of %zu bytes is too long to encode", text.n);
     int rc = nfc_normalize(e->tok->use_nfc ? &e->tok->nfc : NULL, text, at, &e->normal, &text, e->err);
     if (!rc) rc = pretoken_start(&e->walk, &e->tok->split, text, e->err);
-    while (!rc && !(rc = pretoken_next(&e->walk, &word, e->err)) && word.n)
-        rc = bpe_encode(&e->tok->bpe, &e->scratch, word, e->out, e->err);
+    while (!rc && !(rc = pretoken_next(&e->walk, &word, e->err)) && word.n) rc = encode_word(e, word);
     return rc;
 }
 
@@ -127,7 +140,12 @@ static int add_control(struct encoder *e, struct slice text) {
 
 int tok_encode_pieces(const struct calla_tokenizer *tok, const struct tok_piece *pieces, size_t n, struct calla_ids *out,
                       struct calla_error *err) {
-    struct encoder e = {.tok = tok, .out = out, .err = err};
+    return tok_encode_watched(tok, pieces, n, NULL, NULL, out, err);
+}
+
+int tok_encode_watched(const struct calla_tokenizer *tok, const struct tok_piece *pieces, size_t n, calla_stop_fn *stop, void *ctx,
+                       struct calla_ids *out, struct calla_error *err) {
+    struct encoder e = {.tok = tok, .out = out, .stop = stop, .stop_ctx = ctx, .err = err};
     size_t before = out->len;
     int rc = 0;
     for (size_t i = 0; i < n && !rc; i++) {

@@ -19,6 +19,10 @@ struct tok_piece {
 int tok_encode_pieces(const struct calla_tokenizer *tok, const struct tok_piece *pieces, size_t n, struct calla_ids *out,
                       struct calla_error *err);
 
+/* The same, but stop (may be NULL) is asked after every 64 KiB; true ends it with CALLA_E_CANCELLED. */
+int tok_encode_watched(const struct calla_tokenizer *tok, const struct tok_piece *pieces, size_t n, calla_stop_fn *stop, void *ctx,
+                       struct calla_ids *out, struct calla_error *err);
+
 /* The tokenizer of a tokenizer.json in memory, without stop ids; `where` names it in errors. */
 int tok_open_memory(struct calla_tokenizer **out, const char *json, size_t n, const char *where, struct calla_error *err);
 

@@ -8,7 +8,8 @@
  *   {"fail":"why"} a device fault ends this request                   {"die":true} the engine dies
  *   {"seed":true} the request's seed in digits                        {"open":true} the answer ends here without a stop id
  *   {"busy":1} the next so many submissions find the queue full
- * Without a name the answer is "ok". $CALLA_TRACE gets a line of JSON for each submission and each end. One thread plays all requests.
+ * A prompt that spells @echo:WORD@ is answered with that word, a space behind it, 24 times, an id each millisecond. Without either the
+ * answer is "ok". $CALLA_TRACE gets a line of JSON for each submission and each end. One thread plays all requests.
  */
 #include "base/clock.h"
 #include "base/error.h"
@@ -147,6 +148,17 @@ static int count_use(struct calla_engine *e, const char *name) {
     return n->used++;
 }
 
+/* The word of the last @echo:WORD@; n 0: there is none. */
+static struct slice find_echo(struct slice prompt) {
+    static const char mark[] = "@echo:";
+    struct slice word = {NULL, 0};
+    for (const char *p = prompt.p; (p = memmem(p, prompt.n - (size_t)(p - prompt.p), mark, sizeof mark - 1)) != NULL;) {
+        p += sizeof mark - 1;
+        word = (struct slice){p, strcspn(p, "@")};
+    }
+    return word;
+}
+
 static void read_script(struct calla_request *r, struct slice prompt) {
     static const char mark[] = "@script:";
     const char *at = NULL, *p = prompt.p;
@@ -170,7 +182,13 @@ static void read_script(struct calla_request *r, struct slice prompt) {
         } else add(r, (struct item){.kind = FAIL, .why = "no such script"});
         if (closed) add(r, (struct item){ID, calla_token_id(r->engine->tok, "<|im_end|>"), ""});
     } else {
-        add_text(r, "ok", 2);
+        struct slice word = find_echo(prompt);
+        r->every_ms = word.n ? 1 : 0;
+        for (int i = 0; i < 24 && word.n; i++) {
+            add_text(r, word.p, word.n);
+            add_text(r, " ", 1);
+        }
+        if (!word.n) add_text(r, "ok", 2);
         add(r, (struct item){ID, calla_token_id(r->engine->tok, "<|im_end|>"), ""});
     }
     str_free(&text);

@@ -1,5 +1,7 @@
 """The whole way over the mini model: the real engine behind the same server."""
 import json
+import signal
+import threading
 import time
 
 import pytest
@@ -121,6 +123,40 @@ def test_vanished_clients_free_the_engine(server):
             time.sleep(0.01 * (i % 4))
     server.wait(lambda: server.stats() == {"status": "ok", "running": 0, "waiting": 0}, 10)
     assert "5" in server.chat("What is 2 + 3?", max_tokens=40, **OFF)["choices"][0]["message"]["content"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_fault_ends_what_ran_and_nothing_else(server, stream):
+    """The device fails in one step: the requests in it end with an error, the engine and the server live."""
+    fields = {"messages": [{"role": "user", "content": "Tell me a very long story."}], "temperature": 1, "logit_bias": {str(i): -100 for i in server_stops(server)}, **OFF}
+    for _ in range(20):  # an answer may be over before the signal comes
+        with requests.post(server.url + "/v1/chat/completions", json={**fields, "stream": True}, stream=True, timeout=60) as running:
+            pieces = running.iter_content(None)
+            text = next(pieces)
+            if stream:
+                server.process.send_signal(signal.SIGUSR1)
+                text += b"".join(pieces)
+                if b"event: error" in text:
+                    assert b"[DONE]" not in text and b'"code":"backend"' in text
+                    break
+                continue
+        plain = {}
+        thread = threading.Thread(target=lambda: plain.update(answer=server.post(fields)))
+        thread.start()
+        server.wait(lambda: server.stats()["running"] == 1, 20)
+        server.process.send_signal(signal.SIGUSR1)
+        thread.join(60)
+        if plain["answer"].status_code != 200:
+            assert plain["answer"].status_code == 500 and plain["answer"].json()["error"]["code"] == "backend"
+            break
+    else:
+        raise AssertionError("no answer was hit by the fault")
+    assert server.stats()["status"] == "ok" and "5" in server.chat("What is 2 + 3?", max_tokens=40, **OFF)["choices"][0]["message"]["content"]
+
+
+def server_stops(server):
+    """The ids that end an answer, to be kept from it."""
+    return [server.post({"text": text, "special": True}, "/v1/tokenize").json()["tokens"][0] for text in ("<|im_end|>", "<|endoftext|>")]
 
 
 def test_many_at_once_answer_as_alone(server):

@@ -1,8 +1,8 @@
 /* test_server.c - a server for the tests of this folder, over the scripted engine (calla-scripted-server) or the real one
  * (calla-test-server).
  *
- * Prints "listening on http://ADDRESS:PORT" once it does. SIGTERM and SIGINT stop it; a second one stops it now. Each option takes one
- * value.
+ * In the latter SIGUSR1 makes the engine's next step fail. Prints "listening on http://ADDRESS:PORT" once it does. SIGTERM and SIGINT stop
+ * it; a second one stops it now. Each option takes one value.
  */
 #include "base/log.h"
 #include "server/server.h"
@@ -18,6 +18,19 @@ static void print_log(void *ctx, enum log_level level, const char *line) {
     (void)ctx;
     fprintf(stderr, "%d %s\n", (int)level, line);
 }
+
+#ifdef CALLA_FAULTS
+/* SIGUSR1: the engine's next step fails. */
+void engine_fail_step(struct calla_engine *engine, int n);
+static void *faults(void *engine) {
+    sigset_t set;
+    int got;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    while (sigwait(&set, &got) == 0) engine_fail_step(engine, 1);
+    return NULL;
+}
+#endif
 
 static bool print_request(void *ctx, const char *line, size_t n) {
     (void)ctx;
@@ -72,7 +85,9 @@ int main(int argc, char **argv) {
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
-    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    sigset_t blocked = set;
+    sigaddset(&blocked, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &blocked, NULL);
     log_to(print_log, NULL);
 
     struct server *server;
@@ -91,6 +106,11 @@ int main(int argc, char **argv) {
         return calla_error_exit(err.code);
     }
     server_ready(server, engine, tokenizer);
+#ifdef CALLA_FAULTS
+    pthread_t fault;
+    pthread_create(&fault, NULL, faults, engine);
+    pthread_detach(fault);
+#endif
     int got;
     sigwait(&set, &got);
     pthread_t hurry;

@@ -107,6 +107,56 @@ def test_aborted_upload(server):
     server.wait(lambda: server.stats() == before)
 
 
+LONG_TEXT = ("The quick brown fox jumps over 13 lazy dogs. " * 700_000)[:31_000_000]
+
+
+@pytest.mark.parametrize("path,body", [(CHAT, ask(LONG_TEXT)), ("/v1/completions", {"prompt": LONG_TEXT}), ("/v1/tokenize", {"text": LONG_TEXT}), ("/v1/tokenize", ask(LONG_TEXT))],
+                         ids=["chat", "text", "tokenize", "tokenize-chat"])
+def test_vanished_client_ends_the_encoding_of_its_text(start, path, body):
+    s = start(log_json=1)
+    with s.connect() as client:
+        client.sendall(request_bytes(s, body, "X-Request-Id: long\r\n", path))
+        sent = time.monotonic()
+        time.sleep(0.7)
+    s.wait(lambda: '"long"' in s.log_path.read_text(), 20)
+    line = next(json.loads(line) for line in s.log_path.read_text().splitlines() if '"long"' in line)
+    assert line["client_gone"] and line["status"] is None, line
+    assert time.monotonic() - sent < 6  # the whole takes longer on any machine
+    s.wait(lambda: s.threads() <= 5)
+
+
+def test_stop_while_texts_are_encoded(start):
+    s = start(grace=1)
+    clients = [s.connect() for _ in range(6)]  # more than are read at once: some wait for their turn
+    threads = [threading.Thread(target=lambda c=c: c.sendall(request_bytes(s, {"text": LONG_TEXT}, path="/v1/tokenize"))) for c in clients]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    time.sleep(0.3)
+    began = time.monotonic()
+    s.process.send_signal(signal.SIGTERM)
+    assert s.process.wait(20) == 0 and time.monotonic() - began < 6
+    for c in clients:
+        c.close()
+
+
+def test_clients_that_wait_to_be_read_may_leave(start):
+    """Bodies of more than 64 KiB are read four at a time; one that waits for its turn looks whether its client is still there."""
+    s = start(log_json=1)
+    clients = [s.connect() for _ in range(5)]
+    for i, c in enumerate(clients):
+        c.sendall(request_bytes(s, {"text": LONG_TEXT[:12_000_000]}, f"X-Request-Id: turn-{i}\r\n", "/v1/tokenize"))
+    began = time.monotonic()
+    clients[4].close()
+    s.wait(lambda: '"turn-4"' in s.log_path.read_text(), 10)
+    left = time.monotonic() - began
+    for i, c in enumerate(clients[:4]):
+        c.close()
+    s.wait(lambda: all(f'"turn-{i}"' in s.log_path.read_text() for i in range(4)), 20)
+    assert left < 5
+
+
 # ---- keep-alive ----
 
 def test_comments_while_nothing_is_sent(start):
@@ -122,6 +172,22 @@ def test_comments_while_nothing_is_sent(start):
     assert max(gaps) < 1 and text.count(b": keep-alive\n\n") >= 5 and b"late" in text
     got = s.client().chat.completions.create(model="m", messages=[{"role": "user", "content": mark}], stream=True, reasoning_effort="none")
     assert "".join(c.choices[0].delta.content or "" for c in got) == "late"
+
+
+def test_comments_in_the_queue(start):
+    s = start(keepalive_ms=200, env={"CALLA_PARALLEL": "1"})
+    with s.connect() as blocker:
+        blocker.sendall(request_bytes(s, ask(s.script([{"hold": True}]))))
+        s.wait(lambda: s.stats()["running"] == 1)
+        with requests.post(s.url + CHAT, json=ask(s.script([{"text": "at last"}]), stream=True), stream=True) as answer:
+            s.wait(lambda: s.stats()["waiting"] == 1)
+            pieces, began = answer.iter_content(None), time.monotonic()
+            text = b""
+            while text.count(b": keep-alive\n\n") < 4:
+                text += next(pieces)
+            assert 0.5 < time.monotonic() - began < 4 and s.stats()["waiting"] == 1
+            blocker.close()
+            assert b"at last" in text + b"".join(pieces)
 
 
 def test_head_of_a_stream_comes_at_once(server):
@@ -294,7 +360,7 @@ def test_beyond_loopback_needs_a_key(start):
 
 def test_taken_port_is_an_error(server):
     second = subprocess.run([BIN / "calla-scripted-server", "--model", MODEL, "--port", str(server.port)], capture_output=True, text=True, timeout=20)
-    assert second.returncode == 4 and str(server.port) in second.stderr
+    assert second.returncode == 4 and str(server.port) in second.stderr and "--port 0" in second.stderr
 
 
 # ---- beginning and end ----
@@ -334,15 +400,19 @@ def test_stop_lets_running_answers_end(start, stream):
     assert s.process.wait(5) == 0
 
 
-@pytest.mark.parametrize("stage", ["prefill", "decode"])
+@pytest.mark.parametrize("stage", ["queue", "prefill", "decode"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_stop_ends_what_does_not(start, stage, stream):
-    s = start(grace=1)
-    mark = s.script([{"hold": True}] if stage == "prefill" else [{"every_ms": 10}, {"text": "on and on " * 1000}])
+    s = start(grace=1, env={"CALLA_PARALLEL": "1"})
+    if stage == "queue":
+        blocker = s.connect()
+        blocker.sendall(request_bytes(s, ask(s.script([{"hold": True}]))))
+        s.wait(lambda: s.stats()["running"] == 1)
+    mark = s.script([{"hold": True}] if stage != "decode" else [{"every_ms": 10}, {"text": "on and on " * 1000}])
     got = {}
     thread = threading.Thread(target=lambda: got.update(answer=s.post(ask(mark, stream=stream))))
     thread.start()
-    s.wait(lambda: s.stats()["running"] == 1)
+    s.wait(lambda: s.stats()["waiting" if stage == "queue" else "running"] == 1)
     began = time.monotonic()
     s.process.send_signal(signal.SIGTERM)
     assert s.process.wait(10) == 0 and 0.8 < time.monotonic() - began < 4

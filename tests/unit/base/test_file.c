@@ -147,6 +147,9 @@ static void links(void **state) {
     file_map_close(&m);
     assert_true(file_exists(in("good")));
     assert_false(file_exists(in("bad")));
+    assert_true(file_is_there(in("good")));
+    assert_true(file_is_there(in("bad")));
+    assert_false(file_is_there(in("never")));
     assert_true(file_is_dir(in("here")));
     assert_int_equal(file_map_open(&m, in("bad"), &e), CALLA_E_NOT_FOUND);
     assert_contains(e.message, "/bad: symbolic link to gone/blob");

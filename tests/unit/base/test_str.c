@@ -132,6 +132,19 @@ static void lossy(void **state) {
     }
 }
 
+static void integers(void **state) {
+    (void)state;
+    static const int64_t cases[] = {0, 1, -1, 9, 10, -10, 99, 100, 248319, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct str got = {0}, want = {0};
+        str_int(&got, cases[i]);
+        str_printf(&want, "%lld", (long long)cases[i]);
+        assert_string_equal(got.data, want.data);
+        str_free(&got);
+        str_free(&want);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slices),
@@ -140,6 +153,7 @@ int main(void) {
         cmocka_unit_test(every_code_point),
         cmocka_unit_test(every_two_and_three_bytes),
         cmocka_unit_test(lossy),
+        cmocka_unit_test(integers),
     };
     return RUN(tests);
 }

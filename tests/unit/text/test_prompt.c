@@ -237,12 +237,48 @@ static void test_forced_call(void **state) {
     str_free(&text);
 }
 
+struct patience {
+    int asked, until;
+};
+
+static bool impatient(void *ctx) {
+    struct patience *p = ctx;
+    return ++p->asked == p->until;
+}
+
+/* A long text can be given up on the way: nothing is added then. Being asked changes no id. */
+static void test_watched(void **state) {
+    (void)state;
+    struct calla_error err;
+    struct calla_prompt *p = NULL;
+    struct calla_ids plain = {0}, watched = {0};
+    struct patience patience = {0, -1};
+    struct str text = {0};
+    for (int i = 0; i < 40000; i++) str_printf(&text, "word %d, ", i);
+    assert_int_equal(calla_prompt_raw(text.data, text.len, true, &p, &err), 0);
+    assert_int_equal(calla_prompt_encode(p, tok, &plain, &err), 0);
+    calla_prompt_watch(p, impatient, &patience);
+    assert_int_equal(calla_prompt_encode(p, tok, &watched, &err), 0);
+    assert_in_range(patience.asked, text.len / 65536 - 1, text.len / 65536);
+    assert_int_equal(watched.len, plain.len);
+    assert_memory_equal(watched.data, plain.data, plain.len * sizeof *plain.data);
+    patience = (struct patience){0, 3};
+    assert_int_equal(calla_prompt_encode(p, tok, &watched, &err), CALLA_E_CANCELLED);
+    assert_int_equal(patience.asked, 3);
+    assert_int_equal(watched.len, plain.len);
+    calla_prompt_free(p);
+    calla_ids_free(&plain);
+    calla_ids_free(&watched);
+    str_free(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_client_text_has_no_control),
         cmocka_unit_test(test_forged_turn),
         cmocka_unit_test(test_whole_text),
         cmocka_unit_test(test_raw),
+        cmocka_unit_test(test_watched),
         cmocka_unit_test(test_selftest_prompts),
         cmocka_unit_test(test_forced_call),
     };

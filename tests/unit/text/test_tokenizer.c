@@ -205,7 +205,7 @@ static void test_shared_by_threads(void **state) {
 
 static const char *const files[] = {"tokenizer.json", "config.json", "generation_config.json", "tokenizer_config.json"};
 
-/* A folder with the tiny tokenizer and these files (NULL: none); opens it. */
+/* A folder with the tiny tokenizer and these files (NULL: none; "->": a link to nothing); opens it. */
 static int open_with(const char *config, const char *generation, const char *tokenizer, struct calla_tokenizer **tok,
                      struct calla_error *err) {
     char dir[] = "/tmp/calla-stops-XXXXXX";
@@ -214,7 +214,8 @@ static int open_with(const char *config, const char *generation, const char *tok
     const char *texts[] = {json.data, config, generation, tokenizer};
     for (int i = 0; i < 4; i++) {
         char *path = file_join(dir, files[i]);
-        if (texts[i]) assert_int_equal(file_write(path, texts[i], strlen(texts[i]), NULL), 0);
+        if (texts[i] && strcmp(texts[i], "->") == 0) assert_int_equal(symlink("gone", path), 0);
+        else if (texts[i]) assert_int_equal(file_write(path, texts[i], strlen(texts[i]), NULL), 0);
         mem_free(path);
     }
     int rc = calla_tokenizer_open(tok, dir, err);
@@ -291,6 +292,13 @@ static void test_bad_stop_files(void **state) {
     }
     struct calla_tokenizer *tok;
     struct calla_error err;
+    for (int i = 1; i < 4; i++) { /* a link of a download cache whose file is gone: not the same as no file */
+        const char *texts[4] = {[1] = "{}"};
+        texts[i] = "->";
+        assert_int_equal(open_with(texts[1], texts[2], texts[3], &tok, &err), CALLA_E_NOT_FOUND);
+        assert_contains(err.message, files[i]);
+        assert_contains(err.message, "symbolic link to gone");
+    }
     assert_int_equal(calla_tokenizer_open(&tok, "/nowhere", &err), CALLA_E_NOT_FOUND);
     assert_contains(err.message, "/nowhere/tokenizer.json");
 }
