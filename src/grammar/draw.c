@@ -390,7 +390,7 @@ static void draw_node(struct drawing *d, const struct json *node, unsigned types
 static void draw_pattern(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to) {
     struct slice pattern = s->pattern.p ? s->pattern : format_pattern(s->format);
     const char *why = part_pattern(&d->b, build_text(&d->b, from, "\"", 1), pattern, s->min_length, s->max_length, to);
-    if (why) schema_fail(&d->r, NULL, "pattern \"%.*s\" %s", pattern.n > 60 ? 60 : (int)pattern.n, pattern.p, why);
+    if (why) schema_fail(&d->r, s->pattern_at, "cannot be enforced: \"%.*s\" %s", pattern.n > 60 ? 60 : (int)pattern.n, pattern.p, why);
 }
 
 static void draw_key(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to) {

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "grammar/draw.h"
+#include "grammar/matcher.h"
 
 int calla_grammar_open(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n, struct calla_error *err) {
     struct calla_grammar *g = mem_calloc(1, sizeof *g);
@@ -11,9 +12,13 @@ int calla_grammar_open(struct calla_grammar **out, struct calla_vocabulary *v, c
     pthread_mutex_init(&g->lock, NULL);
     for (int i = 0; i < GRAMMAR_KEPT; i++) g->kept[i].state = UINT32_MAX;
     int rc = draw_schema(&g->m, schema, n, err);
-    if (rc == 0) *out = g;
-    else calla_grammar_close(g);
-    return rc;
+    if (rc) {
+        calla_grammar_close(g);
+        return rc;
+    }
+    matcher_warm(g);
+    *out = g;
+    return 0;
 }
 
 void calla_grammar_close(struct calla_grammar *g) {

@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #define GRAMMAR_KEPT 64   /* states whose masks are kept */
-#define GRAMMAR_WIDE 4096 /* nodes that a walk must have visited for its state's mask to be kept */
+#define GRAMMAR_WIDE 4096 /* nodes that a walk may have to visit for its state's mask to be kept */
 
 /* What the tree holds for one state of a rule that calls nothing and counts nothing: the ids that end within the rule, whatever is around
  * it, and the nodes at which the rule ends. */

@@ -95,13 +95,47 @@ static void mask_body(struct masking *k, const struct thread *t) {
 
 /* ---- other states whose masks are kept ---- */
 
-static uint32_t leaf_next(const struct machine *g, uint32_t state, uint8_t byte) {
-    const struct machine_state *s = &g->states[state];
-    for (uint32_t i = 0; i < s->n_edges; i++) {
-        const struct machine_edge *e = &g->edges[s->edge + i];
-        if (byte >= e->lo && byte <= e->hi) return e->to;
+/* The automaton of one rule as a table of rows, each filled when it is first wanted. */
+struct table {
+    const struct machine *g;
+    uint32_t base, n; /* the rule's states */
+    uint32_t *row;    /* [n] number of the row, UINT32_MAX: not filled */
+    uint32_t *cells;  /* [rows][256] next state, UINT32_MAX: none */
+    uint32_t rows, cap;
+};
+
+static bool open_table(struct table *t, const struct machine *g, uint32_t rule) {
+    *t = (struct table){.g = g, .base = g->rules[rule].start};
+    while (t->base + t->n < g->n_states && g->states[t->base + t->n].rule == rule) t->n++;
+    t->row = mem_array(t->n, sizeof *t->row);
+    if (t->row) memset(t->row, 0xFF, t->n * sizeof *t->row);
+    return t->row != NULL;
+}
+
+static void close_table(struct table *t) {
+    mem_free(t->row);
+    mem_free(t->cells);
+}
+
+static const uint32_t *row_of(struct table *t, uint32_t state) {
+    uint32_t *row = &t->row[state - t->base];
+    if (*row != UINT32_MAX) return t->cells + 256 * (size_t)*row;
+    if (t->rows == t->cap) {
+        uint32_t cap = t->cap ? 2 * t->cap : 16;
+        uint32_t *bigger = mem_resize(t->cells, cap, 256 * sizeof *bigger);
+        if (!bigger) return NULL;
+        t->cells = bigger;
+        t->cap = cap;
     }
-    return UINT32_MAX;
+    uint32_t *cells = t->cells + 256 * (size_t)t->rows;
+    const struct machine_state *s = &t->g->states[state];
+    memset(cells, 0xFF, 256 * sizeof *cells);
+    for (uint32_t i = 0; i < s->n_edges; i++) {
+        const struct machine_edge *e = &t->g->edges[s->edge + i];
+        for (unsigned c = e->lo; c <= e->hi; c++) cells[c] = e->to;
+    }
+    *row = t->rows++;
+    return cells;
 }
 
 static bool note_end(struct kept *kept, uint32_t node) {
@@ -116,37 +150,48 @@ static bool note_end(struct kept *kept, uint32_t node) {
     return true;
 }
 
-/* Walk once for a state, into the place whose turn it is. The lock is held. */
-static void keep_state(struct calla_grammar *g, uint32_t state) {
-    struct kept *kept = &g->kept[g->turn++ % GRAMMAR_KEPT];
-    const struct calla_vocabulary *v = g->v;
+/* Walk from a state over the table; false when out of memory. */
+static bool walk_table(const struct calla_vocabulary *v, struct table *t, struct kept *kept, uint32_t state) {
     struct {
         uint32_t end, state;
     } stack[VOCABULARY_LONGEST + 1] = {{v->n, state}};
     int depth = 0;
-    bool whole = true;
-    kept->state = UINT32_MAX;
-    kept->n_ends = 0;
-    if (!kept->mask) kept->mask = mem_array(v->words, sizeof *kept->mask);
-    if (!kept->mask) return;
-    memset(kept->mask, 0, v->words * sizeof *kept->mask);
-    for (uint32_t i = 0; i < v->n && whole;) {
-        while (i >= stack[depth].end) depth--;
+    const uint32_t *row = row_of(t, state);
+    for (uint32_t i = 0; row && i < v->n;) {
+        if (i >= stack[depth].end) {
+            while (i >= stack[depth].end) depth--;
+            row = row_of(t, stack[depth].state);
+        }
         const struct vocabulary_node node = v->nodes[i];
-        uint32_t next = leaf_next(&g->m, stack[depth].state, (uint8_t)node.byte);
+        uint32_t next = row[node.byte];
         if (next == UINT32_MAX) {
             i = node.next;
             continue;
         }
         if (node.id != VOCABULARY_NO_ID) kept->mask[node.id / 32] |= 1u << (node.id % 32);
-        if (g->m.states[next].accept && node.next > i + 1) whole = note_end(kept, i);
         if (node.next > i + 1) {
+            if (t->g->states[next].accept && !note_end(kept, i)) return false;
             stack[++depth].end = node.next;
             stack[depth].state = next;
+            row = row_of(t, next);
         }
         i++;
     }
-    if (whole) kept->state = state;
+    return row != NULL;
+}
+
+/* Walk once for a state, into the place whose turn it is. The lock is held. */
+static void keep_state(struct calla_grammar *g, uint32_t state) {
+    struct kept *kept = &g->kept[g->turn++ % GRAMMAR_KEPT];
+    const struct calla_vocabulary *v = g->v;
+    struct table table;
+    kept->state = UINT32_MAX;
+    kept->n_ends = 0;
+    if (!kept->mask) kept->mask = mem_array(v->words, sizeof *kept->mask);
+    if (!kept->mask) return;
+    memset(kept->mask, 0, v->words * sizeof *kept->mask);
+    if (open_table(&table, &g->m, g->m.states[state].rule) && walk_table(v, &table, kept, state)) kept->state = state;
+    close_table(&table);
 }
 
 static const struct kept *find_kept(const struct calla_grammar *g, uint32_t state) {
@@ -155,13 +200,43 @@ static const struct kept *find_kept(const struct calla_grammar *g, uint32_t stat
     return NULL;
 }
 
-/* A state of a rule that neither calls nor counts; false where nothing is kept for it. */
+/* Nodes that a walk from the top may have to look at. */
+static size_t reach(const struct calla_vocabulary *v, const uint32_t first[8]) {
+    size_t n = 0;
+    for (uint32_t i = 0; i < v->n; i = v->nodes[i].next)
+        if (first[v->nodes[i].byte / 32] >> (v->nodes[i].byte % 32) & 1) n += v->nodes[i].next - i;
+    return n;
+}
+
+void matcher_warm(struct calla_grammar *g) {
+    uint32_t first[8];
+    int kept = 0;
+    pthread_mutex_lock(&g->lock);
+    for (uint32_t r = 0; r < g->m.n_rules && kept < GRAMMAR_KEPT / 4; r++) {
+        const struct machine_rule *rule = &g->m.rules[r];
+        const struct machine_state *start = &g->m.states[rule->start];
+        if (!rule->leaf || rule->min || rule->max != MACHINE_NO_MAX || start->n_edges != 1 || g->m.edges[start->edge].lo != '"') continue;
+        struct thread inside = {g->m.edges[start->edge].to, 0, -1};
+        first_bytes(&g->m, &(struct threads){.n = 1, .t = {inside}}, first);
+        if (g->m.states[inside.state].body || reach(g->v, first) <= GRAMMAR_WIDE) continue;
+        keep_state(g, inside.state);
+        kept++;
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+/* By what is kept for the state, which is found out the first time; false when out of memory. */
 static bool mask_kept(struct masking *k, const struct thread *t) {
     struct calla_grammar *g = k->m->g;
     struct threads behind;
     uint32_t first[8];
     pthread_mutex_lock(&g->lock);
     const struct kept *kept = find_kept(g, t->state);
+    if (!kept) {
+        keep_state(g, t->state);
+        kept = find_kept(g, t->state);
+        k->visited += g->v->n;
+    }
     if (kept) {
         join(k, kept->mask);
         matcher_return(k->m, t, &behind);
@@ -172,24 +247,15 @@ static bool mask_kept(struct masking *k, const struct thread *t) {
     return kept != NULL;
 }
 
-static bool is_keepable(const struct machine *g, const struct thread *t) {
-    const struct machine_rule *rule = &g->rules[g->states[t->state].rule];
-    return rule->leaf && rule->min == 0 && rule->max == MACHINE_NO_MAX;
-}
-
 static void mask_thread(struct masking *k, const struct thread *t) {
     struct calla_grammar *g = k->m->g;
     const struct threads alone = {.n = 1, .t = {*t}};
-    bool keepable = is_keepable(&g->m, t);
-    if (keepable && mask_kept(k, t)) return;
-    size_t before = k->visited;
+    const struct machine_rule *rule = &g->m.rules[g->m.states[t->state].rule];
+    bool alike = rule->leaf && rule->min == 0 && rule->max == MACHINE_NO_MAX; /* wherever the rule is called from */
     uint32_t first[8];
     first_bytes(&g->m, &alone, first);
+    if (alike && reach(g->v, first) > GRAMMAR_WIDE && mask_kept(k, t)) return;
     walk(k, 0, g->v->n, &alone, first);
-    if (!keepable || k->visited - before < GRAMMAR_WIDE) return;
-    pthread_mutex_lock(&g->lock);
-    if (!find_kept(g, t->state)) keep_state(g, t->state);
-    pthread_mutex_unlock(&g->lock);
 }
 
 size_t calla_matcher_mask(struct calla_matcher *m, uint32_t *mask, int32_t vocab) {

@@ -40,4 +40,6 @@ struct calla_matcher {
 void matcher_step(struct calla_matcher *m, const struct threads *from, uint8_t byte, struct threads *to);
 /* Where a thread goes when its rule ends. */
 void matcher_return(struct calla_matcher *m, const struct thread *t, struct threads *to);
+/* Find out beforehand what may follow the opening quotes of a new grammar's strings, so that a step need not. */
+void matcher_warm(struct calla_grammar *g);
 #endif

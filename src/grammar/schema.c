@@ -385,6 +385,7 @@ static void read_keyword(const struct reading *k, const struct json *v) {
     struct slice key = v->key;
     bool flag;
     if (is_annotation(key) || slice_is(key, "$ref") || slice_is(key, "allOf")) return; /* the last two: schema_merge */
+    if (slice_is(key, "pattern")) k->s->pattern_at = v;
     if (slice_is(key, "type")) read_type(k, v);
     else if (slice_is(key, "nullable")) k->s->nullable |= json_bool(v, &flag) && flag;
     else if (slice_is(key, "enum")) read_values(k, v, true);

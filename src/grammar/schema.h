@@ -51,7 +51,8 @@ struct schema {
     uint32_t min_items, max_items;
     /* strings */
     uint32_t min_length, max_length;
-    struct slice pattern, format; /* p NULL: none */
+    struct slice pattern, format;  /* p NULL: none */
+    const struct json *pattern_at; /* the keyword, to be named in errors */
     /* numbers */
     struct part_bound low, high;
     /* values */

@@ -1,0 +1,11 @@
+"""Run one test file with pytest; 77 (skipped, said loudly) where a Python package is missing."""
+import importlib.util
+import sys
+
+missing = [name for name in ("pytest", "jsonschema") if importlib.util.find_spec(name) is None]
+if missing:
+    print("SKIPPED: " + sys.executable + " has no " + ", ".join(missing) + "; set CALLA_PYTHON to one that has, else grammars go untested", file=sys.stderr)
+    sys.exit(77)
+import pytest
+
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:]]))
