@@ -170,6 +170,15 @@ static bool mask_tag(const struct guide *g, uint32_t *mask, int32_t vocab) {
     return true;
 }
 
+/* A model whose reasoning was cut may want to close it once more, in the middle of its content. */
+static bool mask_second_close(const struct guide *g, uint32_t *mask, int32_t vocab) {
+    int32_t end = calla_token_id(g->plan->tok, tag);
+    if (!g->closing || end < 0 || end >= vocab) return false;
+    memset(mask, 0xFF, ((size_t)vocab + 31) / 32 * sizeof *mask);
+    mask[end / 32] &= ~(1u << (end % 32));
+    return true;
+}
+
 static void catch_up(struct guide *g, const int32_t *generated, size_t n) {
     for (size_t i = g->seen - g->base; i < n; i++) follow(g, generated[i]);
 }
@@ -193,6 +202,7 @@ static bool mask_hook(void *ctx, const int32_t *generated, size_t n, uint32_t *m
         allow_stops(g, mask, vocab);
         return true;
     case GUIDE_BROKEN: allow_stops(g, mask, vocab); return true;
+    case GUIDE_FREE: return mask_second_close(g, mask, vocab);
     default: return false;
     }
 }
@@ -214,6 +224,7 @@ void guide_hooks(struct guide *g, struct calla_params *params) {
     const struct guide_plan *p = g->plan;
     if (p->grammar || (p->names.n && g->phase == GUIDE_NAME)) params->mask = mask_hook;
     if (p->budget && g->phase == GUIDE_REASONING) params->force = force_hook;
+    if (p->budget) params->mask = mask_hook;
     params->hook_ctx = g;
 }
 

@@ -4,7 +4,7 @@ import pathlib
 import re
 import sys
 
-wanted = ["pytest", "openai", "requests"] + re.findall("^import (anthropic|schemathesis)", pathlib.Path(sys.argv[1]).read_text(), re.M)
+wanted = ["pytest", "openai", "requests"] + re.findall("^import (anthropic|schemathesis|jsonschema)", pathlib.Path(sys.argv[1]).read_text(), re.M)
 missing = [name for name in wanted if importlib.util.find_spec(name) is None]
 if missing:
     print("SKIPPED: " + sys.executable + " has no " + ", ".join(missing) + "; set CALLA_PYTHON to one that has, else the HTTP server goes untested", file=sys.stderr)

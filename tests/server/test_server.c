@@ -68,6 +68,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(name, "--idle-seconds")) o.idle_seconds = atoi(value);
         else if (!strcmp(name, "--keepalive-ms")) o.keepalive_ms = atoi(value);
         else if (!strcmp(name, "--log-json")) o.log_json = atoi(value);
+        else if (!strcmp(name, "--thinking-budget")) o.thinking_budget = atoi(value);
         else if (!strcmp(name, "--grace")) grace = atoi(value);
         else if (!strcmp(name, "--load-ms")) load_ms = atoi(value);
         else if (!strcmp(name, "--max-seq")) engine_options.max_seq = atoi(value);

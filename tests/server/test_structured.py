@@ -1,0 +1,197 @@
+"""response_format and the thinking budget over the mini model: what comes back always has the form that was asked for, plain and streamed."""
+import json
+import time
+
+import jsonschema
+import pytest
+from conftest import WEATHER, Server
+
+OFF = {"reasoning_effort": "none"}
+PERSON = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 30}, "age": {"type": "integer", "minimum": 0, "maximum": 150},
+                                           "pets": {"type": "array", "items": {"enum": ["cat", "dog", "none"]}, "maxItems": 3}}, "required": ["name", "age", "pets"], "additionalProperties": False}
+TREE = {"type": "object", "properties": {"word": {"type": "string", "pattern": "^[a-z]{1,8}$"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["word", "next"], "additionalProperties": False}
+SHORT = [PERSON, {"type": "array", "items": {"type": "number", "minimum": 0, "maximum": 1}, "minItems": 2, "maxItems": 4}, {"anyOf": [{"type": "boolean"}, {"const": "maybe"}]},
+         {"type": "string", "format": "date"}, {"type": "object", "properties": {"é\"": {"type": "string", "maxLength": 6}}, "required": ["é\""]}]
+QUESTION = "Tell me about Tom, who is five and has a cat."
+
+
+def schema_format(schema, **more):
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **more}}}
+
+
+OBJECT = {"response_format": {"type": "json_object"}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    s = Server(tmp_path_factory.mktemp("structured"), program="calla-test-server", max_seq=1024, threads=2, thinking_budget=60)
+    yield s
+    assert s.stop() == 0, s.log_path.read_text()
+
+
+def valid(choice, schema):
+    assert choice["finish_reason"] == "stop", choice
+    value = json.loads(choice["message"]["content"])
+    jsonschema.validate(value, schema, format_checker=jsonschema.FormatChecker())
+    return value
+
+
+@pytest.mark.parametrize("schema", SHORT, ids=lambda s: json.dumps(s)[:40])
+@pytest.mark.parametrize("fields", [OFF, {}, {"temperature": 1.5, "seed": 7}, {"temperature": 1.5, "seed": 8, **OFF}, {"temperature": 1, "seed": 1, "presence_penalty": 2, "repetition_penalty": 1.3, **OFF}], ids=str)
+def test_answers_validate(server, schema, fields):
+    for choice in server.both(QUESTION, max_tokens=400, **fields, **schema_format(schema, strict=True)):
+        valid(choice, schema)
+        assert ("reasoning_content" in choice["message"]) == (OFF["reasoning_effort"] not in fields.values())
+
+
+def test_several_answers(server):
+    choices = server.both(QUESTION, max_tokens=300, n=3, temperature=1.5, seed=3, **schema_format(PERSON))
+    assert len(choices) == 3 and len({json.dumps(valid(c, PERSON)) for c in choices}) > 1
+    single = server.chat(QUESTION, max_tokens=300, temperature=1.5, seed=4, **schema_format(PERSON))["choices"][0]
+    assert single["message"] == choices[1]["message"]
+
+
+def test_recursion(server):
+    for seed in range(4):
+        choice = server.chat("Words.", max_tokens=300, temperature=1.2, seed=seed, **OFF, **schema_format(TREE))["choices"][0]
+        if choice["finish_reason"] == "stop":
+            valid(choice, TREE)
+        else:  # it went on and on
+            assert choice["message"]["content"].startswith('{')
+
+
+def test_any_object(server):
+    for fields in (OFF, {}, {"temperature": 0.8, "seed": 5, **OFF}):
+        choice = server.both(QUESTION, max_tokens=500, **fields, **OBJECT)[0]
+        assert choice["finish_reason"] != "stop" or isinstance(json.loads(choice["message"]["content"]), dict)
+        assert choice["message"]["content"].lstrip("\n").startswith("{")
+
+
+def test_by_the_client(server):
+    answer = server.client().chat.completions.create(model="mini", messages=[{"role": "user", "content": QUESTION}], temperature=0, max_tokens=300, **schema_format(PERSON))
+    assert json.loads(answer.choices[0].message.content)["age"] >= 0
+
+
+def test_cut_short(server):
+    cut = server.both(QUESTION, max_tokens=4, **OFF, **schema_format(PERSON))[0]
+    assert cut["finish_reason"] == "length" and cut["message"]["content"].startswith("{")
+    stopped = server.both(QUESTION, max_tokens=200, stop=["age"], **OFF, **schema_format(PERSON))[0]
+    assert stopped["finish_reason"] == "stop" and stopped["message"]["content"].endswith('"')
+
+
+def test_log_probabilities_are_the_models_own(server):
+    got = server.chat(QUESTION, max_tokens=100, logprobs=True, top_logprobs=3, **OFF, **schema_format({"enum": ["zebra"]}))["choices"][0]
+    assert json.loads("".join(t["token"] for t in got["logprobs"]["content"])) == "zebra"
+    assert any(t["logprob"] < t["top_logprobs"][0]["logprob"] for t in got["logprobs"]["content"])  # the model would not have said so
+
+
+def test_beside_tools(server):
+    """Content of the form, or calls and no content."""
+    kinds = set()
+    for seed in range(8):
+        for question in ("What is the weather in Paris?", QUESTION):
+            choice = server.both(question, max_tokens=300, tools=[WEATHER], temperature=1, seed=seed, **OFF, **schema_format(PERSON))[0]
+            kinds.add(choice["finish_reason"])
+            if choice["finish_reason"] == "tool_calls":
+                assert not choice["message"]["content"] and choice["message"]["tool_calls"][0]["function"]["name"]
+            elif choice["finish_reason"] == "stop":
+                valid(choice, PERSON)
+    assert "tool_calls" in kinds
+    forced = server.both("What is the weather in Rome?", tools=[WEATHER], tool_choice="required", max_tokens=120, **schema_format(PERSON))[0]
+    assert forced["finish_reason"] == "tool_calls"
+    other = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}
+    forced = server.both("What is the weather in Rome?", tools=[WEATHER, other], tool_choice="required", max_tokens=120, **schema_format(PERSON))[0]
+    assert forced["finish_reason"] == "tool_calls" and forced["message"]["tool_calls"][0]["function"]["name"] in ("get_weather", "get_time")
+    valid(server.chat(QUESTION, tools=[WEATHER], tool_choice="none", max_tokens=300, **OFF, **schema_format(PERSON))["choices"][0], PERSON)
+
+
+def test_continued(server):
+    messages = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": '{"name": "Tom", "age": 1'}]
+    answer = server.post({"messages": messages, "max_tokens": 100, **schema_format(PERSON)}).json()["choices"][0]
+    value = json.loads(messages[1]["content"] + answer["message"]["content"])
+    jsonschema.validate(value, PERSON)
+    assert str(value["age"]).startswith("1")
+    messages[1]["content"] = "Tom is"
+    refused = server.post({"messages": messages, **schema_format(PERSON)})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "messages"
+
+
+@pytest.mark.parametrize("schema,keyword", [({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}, "properties.a.uniqueItems"), ({"not": {}}, "not"),
+                                            ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "properties.a.$ref"), ({"type": "string", "pattern": "(?=x)"}, "pattern"), ({"enum": []}, "satisfy")])
+def test_refused_by_keyword(server, schema, keyword):
+    error = server.refuse(400, **schema_format(schema))
+    assert error["param"] == "response_format.json_schema.schema" and keyword in error["message"]
+
+
+# ---- the thinking budget ----
+
+def usage_of(answer):
+    return answer["usage"]["completion_tokens_details"]["reasoning_tokens"]
+
+
+CLOSE = 3  # ids of "\n</think>\n\n"
+
+
+@pytest.mark.parametrize("budget", [1, 2, 5, 17])
+@pytest.mark.parametrize("fields", [{}, {"temperature": 1, "seed": 2}, schema_format(PERSON), {"n": 2}], ids=str)
+def test_budget(server, budget, fields):
+    plain = server.chat(QUESTION, max_tokens=300, thinking_budget=budget, **fields)
+    assert 0 < usage_of(plain) <= (budget + CLOSE) * len(plain["choices"])
+    for choice in server.both(QUESTION, max_tokens=300, thinking_budget=budget, **fields):
+        message = choice["message"]
+        assert message["content"] and "think>" not in json.dumps(message) and not message["content"].startswith("\n")
+        if "response_format" in fields:
+            valid(choice, PERSON)
+
+
+def test_forced_close_counts_as_reasoning(server):
+    long = server.chat(QUESTION, max_tokens=300, thinking_budget=-1)
+    assert usage_of(long) > 8
+    for budget in (1, 4):
+        assert usage_of(server.chat(QUESTION, max_tokens=300, thinking_budget=budget)) == budget + CLOSE
+    tokens = server.chat(QUESTION, max_tokens=300, thinking_budget=4, logprobs=True)["choices"][0]["logprobs"]["content"]
+    assert [t["token"] for t in tokens[4:7]] == ["\n", "</think>", "\n\n"]
+    # a block that ends by itself is left alone
+    assert usage_of(server.chat(QUESTION, max_tokens=300, thinking_budget=500)) == usage_of(long)
+
+
+def test_where_the_budget_comes_from(server):
+    """chat_template_kwargs before thinking_budget before reasoning_effort before the server's own (here 60)."""
+    long = "Repeat: " + "apple, pear, plum, " * 8
+    default = server.chat(long, max_tokens=400, temperature=1.5, seed=1)
+    assert usage_of(default) <= 60 + CLOSE
+    assert usage_of(server.chat(QUESTION, thinking_budget=2, max_tokens=100, reasoning_effort="high")) == 2 + CLOSE
+    assert usage_of(server.chat(QUESTION, thinking_budget=7, max_tokens=100, chat_template_kwargs={"thinking_budget": 3})) == 3 + CLOSE
+    for none in ({"thinking_budget": 0}, {"chat_template_kwargs": {"thinking_budget": 0}}, {"thinking_budget": 5, "reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": False}}):
+        answer = server.chat(QUESTION, max_tokens=60, **none)
+        assert usage_of(answer) == 0 and "reasoning_content" not in answer["choices"][0]["message"]
+    assert usage_of(server.chat(QUESTION, max_tokens=100, reasoning_effort="none", chat_template_kwargs={"enable_thinking": True})) > 0
+
+
+def test_length_within_the_reasoning(server):
+    answer = server.chat(QUESTION, max_tokens=3, thinking_budget=50)["choices"][0]
+    assert answer["finish_reason"] == "length" and not answer["message"]["content"] and answer["message"]["reasoning_content"]
+
+
+def test_quoted_ends_do_not_end_the_form(server):
+    """Ends of turn in the reasoning are quotes, after which the engine is asked anew; budget and grammar go on where they were."""
+    ends = {str(i): 100 for i in server.post({"text": "<|im_end|>", "special": True}, "/v1/tokenize").json()["tokens"]}
+    assert len(ends) == 1
+    for budget in (2, 3):
+        answer = server.chat(QUESTION, max_tokens=200, thinking_budget=budget, logit_bias=ends, **schema_format(PERSON))
+        valid(answer["choices"][0], PERSON)
+        assert usage_of(answer) == budget + CLOSE and answer["choices"][0]["message"]["reasoning_content"] == "<|im_end|>" * budget
+
+
+def test_overhead(server):
+    """Printed, not judged: a test machine is no quiet place. bench/grammar.c measures."""
+    def speed(**fields):
+        best = 0
+        for _ in range(3):
+            start = time.monotonic()
+            n = server.chat("Tell me a story.", max_tokens=120, temperature=1, seed=1, logit_bias={}, **OFF, **fields)["usage"]["completion_tokens"]
+            best = max(best, n / (time.monotonic() - start))
+        return best
+    free, held = speed(), speed(**schema_format({"type": "string", "minLength": 2000}))
+    print(f"mini: {free:.0f} tokens/s free, {held:.0f} held to a schema")
+    assert held > 0
