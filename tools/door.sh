@@ -1,7 +1,7 @@
 # tools/door.sh - sourced by ./run and ./test: finds what is missing, says so, installs it, builds. POSIX sh.
 #
 # door_install WANT...  WANT is "c" (compiler, cmake, ninja, pkg-config and the libraries), "test" (besides: cmocka, clang and sanitizers,
-#                        python venv), "slow" (besides: an arm64 compiler and qemu)
+#                        python venv), "slow" (besides: an arm64 compiler and qemu, on Linux a browser)
 # door_build PRESET [TARGET...]   configures once, then builds incrementally
 
 say() { printf '%s\n' "calla: $*" >&2; }
@@ -52,6 +52,8 @@ door_apt_name() {
     venv) echo python3-venv ;;
     git) echo git ;;
     curl) echo curl ;;
+    chromium) echo chromium fonts-dejavu-core ;;
+    chromedriver) echo chromium-driver ;;
     qemu-aarch64) echo qemu-user ;;
     aarch64-linux-gnu-gcc) echo gcc-aarch64-linux-gnu libc6-dev-arm64-cross ;;
     *) die "no package known for $1" ;;
@@ -79,6 +81,7 @@ door_install() {
     [ "$(uname)" = Darwin ] || needs="$needs pc:libedit pc:libcrypto"
     case ${1:-c} in test | slow) needs="$needs c++ clang libfuzzer pc:cmocka python3 venv git curl" ;; esac
     [ "${1:-c}" = slow ] && [ "$(uname -sm)" = "Linux x86_64" ] && needs="$needs qemu-aarch64 aarch64-linux-gnu-gcc"
+    [ "${1:-c}" = slow ] && [ "$(uname)" = Linux ] && needs="$needs chromium chromedriver"
     missing=$(door_missing "$needs")
     [ -z "$missing" ] && return 0
     say "missing:$missing"

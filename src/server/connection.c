@@ -106,7 +106,7 @@ static void check(struct server *s, struct MHD_Connection *c, struct call *call,
     struct http_reply *r = &call->refusal;
     r->errors = http_errors_of(path);
     call->route = route_find(path);
-    if (peers_surplus(connection_of(c))) {
+    if (peers_surplus(s, connection_of(c))) {
         http_error(r, 503, "busy", "", "too many connections are open; try again soon");
         r->close = true;
         return;

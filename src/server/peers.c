@@ -93,7 +93,6 @@ struct connection *peers_add(struct server *s, int fd) {
         else {
             k->surplus = true;
             if (seconds > SURPLUS_SECONDS) seconds = SURPLUS_SECONDS;
-            atomic_fetch_add(&s->metrics.refused_connections, 1);
         }
     }
     k->deadline_ns = now + seconds * SECOND_NS;
@@ -134,7 +133,15 @@ void peers_extend(struct server *s, struct connection *k, size_t bytes) {
     pthread_mutex_unlock(&s->lock);
 }
 
-bool peers_surplus(const struct connection *k) { return k && k->surplus; }
+bool peers_surplus(struct server *s, struct connection *k) {
+    if (!k) return false;
+    pthread_mutex_lock(&s->lock);
+    k->surplus = k->surplus && s->n_connections > s->options.max_connections; /* others may have gone since */
+    bool surplus = k->surplus;
+    pthread_mutex_unlock(&s->lock);
+    if (surplus) atomic_fetch_add(&s->metrics.refused_connections, 1);
+    return surplus;
+}
 
 bool peers_dropped(struct server *s, const struct connection *k) {
     if (!k) return false;

@@ -19,8 +19,8 @@ void peers_remove(struct server *s, struct connection *k); /* frees k, which may
 /* seconds: until the deadline of IDLE and READING. */
 void peers_set(struct server *s, struct connection *k, enum peer_state state, uint64_t seconds);
 void peers_extend(struct server *s, struct connection *k, size_t bytes); /* a body's bytes have come: the deadline moves */
-bool peers_surplus(const struct connection *k);
-bool peers_dropped(struct server *s, const struct connection *k); /* by the watcher, while its request was being read */
+bool peers_surplus(struct server *s, struct connection *k);              /* still one too many, now that it asks; counted */
+bool peers_dropped(struct server *s, const struct connection *k);        /* by the watcher, while its request was being read */
 
 int peers_start(struct server *s); /* the watcher; not 0: no thread */
 void peers_stop(struct server *s);
