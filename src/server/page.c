@@ -1,5 +1,6 @@
-/* page.c - GET /: the chat page. One self-contained document that may run its own script, read its own style and ask this server, and
- * nothing else: the policy names them by a nonce, which is new in each answer and stands in the document where "@nonce@" is written.
+/* page.c - GET /openapi.json, and GET /: the chat page. One self-contained document that may run its own script, read its own style and ask
+ * this server, and nothing else: the policy names them by a nonce, which is new in each answer and stands in the document where "@nonce@"
+ * is written.
  */
 #include "server/page.h"
 #include "server/openai.h"
@@ -28,5 +29,11 @@ void handle_page(struct http_exchange *x, struct http_reply *reply) {
              "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; connect-src 'self'; img-src data:; base-uri 'none'; "
              "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
              nonce, nonce);
+    reply->status = 200;
+}
+
+void handle_openapi(struct http_exchange *x, struct http_reply *reply) {
+    (void)x;
+    str_append(&reply->body, page_openapi, page_openapi_size);
     reply->status = 200;
 }

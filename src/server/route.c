@@ -7,6 +7,7 @@ static const struct route routes[] = {
     {"/", "GET", "GET, HEAD", true, true, handle_page},
     {"/health", "GET", "GET, HEAD", true, true, handle_health},
     {"/metrics", "GET", "GET, HEAD", false, true, handle_metrics},
+    {"/openapi.json", "GET", "GET, HEAD", true, true, handle_openapi},
     {"/v1/models", "GET", "GET, HEAD", false, false, handle_models},
     {"/v1/models/{id}", "GET", "GET, HEAD", false, false, handle_model},
     {"/v1/chat/completions", "POST", "POST", false, false, handle_chat},

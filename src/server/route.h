@@ -24,7 +24,8 @@ void handle_chat(struct http_exchange *x, struct http_reply *reply);
 void handle_text(struct http_exchange *x, struct http_reply *reply);
 void handle_responses(struct http_exchange *x, struct http_reply *reply);
 void handle_messages(struct http_exchange *x, struct http_reply *reply);
-/* page.c: the chat page */
+/* page.c: the chat page, and what the API is */
+void handle_openapi(struct http_exchange *x, struct http_reply *reply);
 void handle_page(struct http_exchange *x, struct http_reply *reply);
 /* local.c: what is answered without the engine */
 void handle_health(struct http_exchange *x, struct http_reply *reply);
