@@ -121,8 +121,11 @@ int answer_generate(struct session *s, const int32_t *ids, size_t n, const struc
     struct printer p = {.o = o, .a = a, .err = err};
     struct calla_parser *parser = NULL;
     struct calla_request *r = NULL;
+    struct guide guide = {0};
     size_t *marks = NULL;
     int code = set_marks(s, &params, &marks, err);
+    if (!code && o->plan) code = guide_open(&guide, o->plan, err);
+    if (!code && o->plan) guide_hooks(&guide, &params);
     if (!code && !o->raw) {
         struct calla_parser_options po = calla_parser_defaults();
         po.thinking = o->thinking;
@@ -137,6 +140,7 @@ int answer_generate(struct session *s, const int32_t *ids, size_t n, const struc
     switch_to(&p, false);
     if (!code && a->content.failed) code = err_set(err, CALLA_E_MEMORY, "out of memory for the answer");
     calla_request_free(r);
+    guide_close(&guide);
     calla_parser_free(parser);
     calla_free(p.text);
     mem_free(marks);

@@ -18,6 +18,7 @@ struct chat {
     struct calla_history *history; /* ids of the turns so far */
     const char *system;
     bool no_thinking, hide, stats;
+    int budget; /* ids of reasoning at most; -1: no bound */
     struct calla_sampling sampling;
     int max_tokens;
 };
@@ -104,12 +105,15 @@ static int answer_turn(struct chat *c, const char *text, struct calla_error *err
     struct calla_prompt *prompt = NULL;
     struct calla_ids ids = {0};
     struct answer a = {0};
+    struct guide_plan plan = {0};
     size_t before = c->messages.len;
     add_message(&c->messages, "user", text, strlen(text));
     int code = render(c, &prompt, err);
     if (!code) code = calla_prompt_encode_known(prompt, c->s.tokenizer, c->history, 0, &ids, NULL, err);
+    if (!code) code = guide_plan_open(&plan, &(struct guide_wish){.tok = c->s.tokenizer, .prompt = prompt, .budget = c->budget}, err);
     if (!code) {
         struct answer_options ao = {.thinking = calla_prompt_thinking(prompt),
+                                    .plan = &plan,
                                     .sampling = c->sampling,
                                     .max_tokens = c->max_tokens,
                                     .out = stdout,
@@ -124,6 +128,7 @@ static int answer_turn(struct chat *c, const char *text, struct calla_error *err
     if (code || !a.content.len) c->messages.len = before, c->messages.failed = false;
     else add_message(&c->messages, "assistant", a.content.data, a.content.len);
     answer_free(&a);
+    guide_plan_close(&plan);
     calla_prompt_free(prompt);
     calla_ids_free(&ids);
     return code;
@@ -211,11 +216,12 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     common_options(&common, shared);
     cache_options(&common, cache);
     sampling_options(&sampling, sampled);
-    struct chat c = {0};
+    struct chat c = {.budget = -1};
     int think = 0;
     struct option own[] = {
         {OPTION_TEXT, "system", &c.system, "TEXT", "system message", 0, 0},
         {OPTION_CHOICE, "think", &think, "on|off", "let the model think first (default on, as the template has it)", 0, 0},
+        {OPTION_INT, "think-budget", &c.budget, "N", "tokens to think at most (default -1: no bound)", -1, 1 << 24},
         {OPTION_FLAG, "hide-thinking", &c.hide, "", "do not show the reasoning", 0, 0},
         {OPTION_FLAG, "stats", &c.stats, "", "tokens and speed after each answer", 0, 0},
     };
@@ -227,7 +233,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     if (n_rest) return err_set(err, CALLA_E_USAGE, "%s: chat takes options only; `calla run` answers one prompt", rest[0]);
     code = session_open(&c.s, &common, 1, SESSION_NEEDS_TEXT, err);
     if (code) return code;
-    c.no_thinking = think == 1;
+    c.no_thinking = think == 1 || c.budget == 0;
     c.sampling = c.s.info.sampling;
     code = sampling_apply(&sampling, &c.sampling, &c.max_tokens, err);
     if (!code) code = calla_history_open(&c.history, HISTORY, err);

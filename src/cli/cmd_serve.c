@@ -66,6 +66,8 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         {OPTION_INT, "max-connections", &so.max_connections, "N", "connections open at once (default 256)", 1, 65536},
         {OPTION_INT, "grace", &grace, "SECONDS", "how long running answers may go on after SIGTERM (default 30)", 0, 86400},
         {OPTION_CHOICE, "think", &think, "on|off", "whether to think first where a request does not say (default on)", 0, 0},
+        {OPTION_INT, "think-budget", &so.thinking_budget, "N",
+         "tokens to think at most where a request does not say (default -1: no bound)", -1, 1 << 24},
         {OPTION_FLAG, "log-json", &so.log_json, "", "write the line that each request leaves on standard error as JSON", 0, 0},
         {OPTION_TEXT, "name", &called, "NAME", "how the model is called in /v1/models (default: its folder)", 0, 0},
     };

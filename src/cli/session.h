@@ -5,6 +5,7 @@
 #include "calla.h"
 #include "calla_text.h"
 #include "cli/options.h"
+#include "server/guide.h"
 #include <signal.h>
 #include <stdio.h>
 
@@ -37,10 +38,11 @@ struct answer_options {
     size_t tools_n;
     struct calla_sampling sampling;
     int max_tokens;
-    bool raw;       /* no parsing: text as it comes, control tokens skipped */
-    FILE *out;      /* content, and each call as a line {"name":..,"arguments":{..}}; flushed as it comes; may be NULL */
-    FILE *thoughts; /* reasoning, or NULL */
-    bool color;     /* dim the reasoning */
+    const struct guide_plan *plan; /* what the answer is held to, or NULL */
+    bool raw;                      /* no parsing: text as it comes, control tokens skipped */
+    FILE *out;                     /* content, and each call as a line {"name":..,"arguments":{..}}; flushed as it comes; may be NULL */
+    FILE *thoughts;                /* reasoning, or NULL */
+    bool color;                    /* dim the reasoning */
 };
 struct answer {
     struct str content;

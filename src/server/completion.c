@@ -6,6 +6,7 @@
  */
 #include "server/completion.h"
 #include "base/clock.h"
+#include "base/error.h"
 #include "server/guide.h"
 #include "server/http.h"
 #include <string.h>
@@ -183,12 +184,40 @@ static struct completion *new_completion(struct server *server, const struct ope
     return NULL;
 }
 
+/* The server's vocabulary, made for the first request that needs it. */
+static int vocabulary(struct server *s, struct calla_vocabulary **out, struct calla_error *err) {
+    int rc = 0;
+    pthread_mutex_lock(&s->vocabulary_lock);
+    if (!s->vocabulary) rc = calla_vocabulary_open(&s->vocabulary, s->tokenizer, vocab_of(s), err);
+    *out = s->vocabulary;
+    pthread_mutex_unlock(&s->vocabulary_lock);
+    return rc;
+}
+
+static int open_plan(struct completion *c, struct calla_error *err) {
+    const struct chat_request *r = c->chat;
+    struct calla_error why = {0};
+    struct guide_wish wish = {.tok = c->server->tokenizer,
+                              .prompt = c->prompt,
+                              .budget = r->thinking_budget,
+                              .tools = r->tools.n > 0,
+                              .force_call = r->chat.force_call,
+                              .functions = (const char *const *)r->functions.name,
+                              .n_functions = r->functions.n};
+    if (r->format == FORMAT_SCHEMA) wish.schema = r->schema;
+    int rc = r->format == FORMAT_TEXT ? 0 : vocabulary(c->server, &wish.vocabulary, &why);
+    if (rc == 0) rc = guide_plan_open(&c->plan, &wish, &why);
+    if (rc == 0 || rc == CALLA_E_MEMORY || r->format == FORMAT_TEXT) return rc ? err_set(err, rc, "%s", why.message) : 0;
+    const char *field = r->format == FORMAT_SCHEMA ? "response_format.json_schema.schema" : "response_format";
+    return err_param(err, CALLA_E_INVALID, field, "%s: %s", field, why.message);
+}
+
 int completion_chat(struct completion **out, struct server *server, const struct chat_request *r, struct calla_error *err) {
     struct completion *c = new_completion(server, &r->options, 1);
     if (!c) return err_set(err, CALLA_E_MEMORY, "completion: out of memory");
     c->chat = r;
     int rc = completion_prompt(server, r, &c->prompt, &c->prompts[0], err);
-    if (rc == 0) rc = guide_plan_open(&c->plan, server, r, c->prompt, err);
+    if (rc == 0) rc = open_plan(c, err);
     if (rc == 0) rc = open_all(c, err);
     if (rc == 0) *out = c;
     else completion_free(c, false);

@@ -7,30 +7,6 @@ static const char tag[] = "</think>", call_tail[] = "</function>\n";
 
 /* ---- the plan ---- */
 
-/* The server's, made for the first request that needs it. */
-static int vocabulary(struct server *s, struct calla_vocabulary **out, struct calla_error *err) {
-    int rc = 0;
-    pthread_mutex_lock(&s->vocabulary_lock);
-    if (!s->vocabulary) {
-        rc = calla_vocabulary_open(&s->vocabulary, s->tokenizer, s->info.vocab > 0 ? s->info.vocab : calla_tokenizer_size(s->tokenizer),
-                                   err);
-    }
-    *out = s->vocabulary;
-    pthread_mutex_unlock(&s->vocabulary_lock);
-    return rc;
-}
-
-static int open_grammar(struct guide_plan *p, struct server *s, const struct chat_request *r, struct calla_error *err) {
-    struct calla_vocabulary *v = NULL;
-    struct calla_error why = {0};
-    if (r->format == FORMAT_TEXT) return 0;
-    int rc = vocabulary(s, &v, &why);
-    if (rc == 0) rc = calla_grammar_open(&p->grammar, v, r->format == FORMAT_SCHEMA ? r->schema.p : NULL, r->schema.n, &why);
-    if (rc == CALLA_E_MEMORY) return err_set(err, rc, "%s", why.message);
-    const char *field = r->format == FORMAT_SCHEMA ? "response_format.json_schema.schema" : "response_format";
-    return rc ? err_param(err, CALLA_E_INVALID, field, "%s: %s", field, why.message) : 0;
-}
-
 /* The end of a think block as the template writes it. */
 static int encode_close(struct guide_plan *p, struct calla_error *err) {
     int32_t end = calla_token_id(p->tok, tag);
@@ -40,9 +16,9 @@ static int encode_close(struct guide_plan *p, struct calla_error *err) {
     return rc ? rc : calla_encode(p->tok, "\n\n", 2, false, &p->close, err);
 }
 
-static int find_ids(struct guide_plan *p, const struct chat_request *r, struct calla_error *err) {
+static int find_ids(struct guide_plan *p, bool tools, struct calla_error *err) {
     struct calla_ids newline = {0};
-    p->call = r->tools.n ? calla_token_id(p->tok, "<tool_call>") : -1;
+    p->call = tools ? calla_token_id(p->tok, "<tool_call>") : -1;
     p->call_end = calla_token_id(p->tok, "</tool_call>");
     int rc = calla_encode(p->tok, "\n", 1, false, &newline, err);
     p->newline = rc == 0 && newline.len == 1 ? newline.data[0] : -1;
@@ -50,18 +26,17 @@ static int find_ids(struct guide_plan *p, const struct chat_request *r, struct c
     return rc;
 }
 
-int guide_plan_open(struct guide_plan *p, struct server *s, const struct chat_request *r, const struct calla_prompt *prompt,
-                    struct calla_error *err) {
+int guide_plan_open(struct guide_plan *p, const struct guide_wish *w, struct calla_error *err) {
     size_t n;
-    *p = (struct guide_plan){.tok = s->tokenizer, .thinking = calla_prompt_thinking(prompt), .calling = r->chat.force_call != NULL};
-    const char *opening = calla_prompt_opening(prompt, &n);
+    *p = (struct guide_plan){.tok = w->tok, .thinking = calla_prompt_thinking(w->prompt), .calling = w->force_call != NULL};
+    const char *opening = calla_prompt_opening(w->prompt, &n);
     if (!p->calling) p->opening = (struct slice){opening, n};
-    if (p->thinking && r->thinking_budget > 0) p->budget = (size_t)r->thinking_budget;
-    int rc = find_ids(p, r, err);
-    if (rc == 0 && p->calling && !*r->chat.force_call)
-        rc = names_open(&p->names, s->tokenizer, (const char *const *)r->functions.name, r->functions.n, err);
+    if (p->thinking && w->budget > 0) p->budget = (size_t)w->budget;
+    int rc = find_ids(p, w->tools, err);
+    if (rc == 0 && p->calling && !*w->force_call) rc = names_open(&p->names, w->tok, w->functions, w->n_functions, err);
     if (rc == 0 && p->budget) rc = encode_close(p, err);
-    return rc ? rc : open_grammar(p, s, r, err);
+    if (rc == 0 && w->vocabulary) rc = calla_grammar_open(&p->grammar, w->vocabulary, w->schema.p, w->schema.n, err);
+    return rc;
 }
 
 void guide_plan_close(struct guide_plan *p) {
@@ -83,7 +58,7 @@ int guide_open(struct guide *g, const struct guide_plan *p, struct calla_error *
     g->begun = true;
     if (calla_matcher_feed(g->matcher, p->opening.p, p->opening.n)) return 0;
     return err_param(err, CALLA_E_INVALID, "messages",
-                     "messages: the last one, which is continued, does not begin a text of response_format");
+                     "messages: the last one, which is continued, does not begin a text of the form asked for");
 }
 
 void guide_close(struct guide *g) {

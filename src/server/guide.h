@@ -9,9 +9,20 @@
 #define SERVER_GUIDE_H
 #include "calla_grammar.h"
 #include "server/names.h"
-#include "server/openai.h"
-#include "server/state.h"
 #include <stdatomic.h>
+
+/* What an answer is to be held to. All is borrowed while the plan is opened; tok, vocabulary and prompt as long as it is open. */
+struct guide_wish {
+    const struct calla_tokenizer *tok;
+    const struct calla_prompt *prompt;
+    int budget;                          /* ids of reasoning at most; 0, -1: no bound */
+    struct calla_vocabulary *vocabulary; /* NULL: content of any form; else JSON: */
+    struct slice schema;                 /* of this schema; p NULL: any object */
+    bool tools;                          /* calls may come instead of content */
+    const char *force_call;              /* as in calla_chat_options; with "" the call is of one of: */
+    const char *const *functions;        /* [n_functions] */
+    size_t n_functions;
+};
 
 struct guide_plan {
     const struct calla_tokenizer *tok;
@@ -39,10 +50,10 @@ struct guide {
     atomic_size_t forced; /* index of the first id that was forced; SIZE_MAX: none. Read by other threads */
 };
 
-/* Errors are the client's and name response_format. The plan borrows prompt and request. {0} is a valid closed one. */
-int guide_plan_open(struct guide_plan *plan, struct server *s, const struct chat_request *r, const struct calla_prompt *prompt,
-                    struct calla_error *err);
+/* CALLA_E_INVALID: the schema cannot be enforced; err->param is the keyword's path. {0} is a valid closed plan. */
+int guide_plan_open(struct guide_plan *plan, const struct guide_wish *wish, struct calla_error *err);
 void guide_plan_close(struct guide_plan *plan);
+/* CALLA_E_INVALID: the message that the answer continues does not begin a text of the form; err->param is "messages". */
 int guide_open(struct guide *g, const struct guide_plan *plan, struct calla_error *err);
 void guide_close(struct guide *g);
 /* The hooks that this answer needs from here on, into params; none where its form is free. */

@@ -136,6 +136,29 @@ def test_run_tools_prints_calls(tmp_path):
     calla("run", "--tools", tmp_path / "none", "hi", rc=3)
 
 
+def test_run_json(tmp_path):
+    """The answer is of the schema, with and without thinking; a schema that cannot be enforced is named with its file."""
+    schema = tmp_path / "person.json"
+    schema.write_text('{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"}},"required":["name","age"]}')
+    for think in (["--think", "off"], ["--think-budget", "6"]):
+        answer = json.loads(calla("run", *think, "--json-schema", str(schema), "Tell me about Tom who is five."))
+        assert list(answer) == ["name", "age"] and isinstance(answer["age"], int)
+    assert calla("run", "--think", "off", "--json", "--max-tokens", "6", "Hello").startswith("{")
+    schema.write_text('{"type":"array","items":{"not":{}}}')
+    calla("run", "--json-schema", str(schema), "x", rc=2)
+    assert "person.json: items.not cannot be enforced" in calla.stderr
+
+
+def test_run_thinking_budget():
+    """The block is closed after so many tokens, and with 0 there is none."""
+    assert calla("run", "--think-budget", "0", SUM) == calla("run", "--think", "off", SUM)
+    thoughts = {}
+    for budget in (-1, 2):
+        assert calla("run", "--think-budget", budget, SUM)
+        thoughts[budget] = calla.stderr
+    assert len(thoughts[2]) < len(thoughts[-1])
+
+
 def test_run_ends_when_its_reader_goes():
     """Without an end of its own: --raw goes on to the end of the context unless the closed pipe stops it."""
     started = subprocess.Popen([CALLA, "run", "--model", MINI, "--temperature", "100", "--max-seq", "100000", "--raw", "--seed", "1", "One"],
