@@ -42,7 +42,7 @@ struct be_info {
     const char *isa;  /* "avx2" */
     int threads;
     int activation_bytes; /* of one element of an activation buffer */
-    int kv_bytes;         /* of one element of the KV cache: 2 (bf16) or 4 */
+    int kv_bytes;         /* of one element of the KV cache: 1 (int8, with scales), 2 (bf16) or 4 (float32) */
     int chunk;            /* prompt rows that suit one pass, a multiple of BE_PAGE */
     bool deterministic;
     uint64_t copied; /* weight bytes copied so far (misaligned or repacked) */
@@ -65,11 +65,18 @@ struct be_dims {
 struct be_state {
     struct be_buffer recurrent; /* float32 [gdn layers][value_heads][value_dim][key_dim] */
     struct be_buffer conv;      /* float32 [gdn layers][3][conv channels]: the last three raw rows, oldest first */
-    struct be_buffer
-        pool;       /* KV pages, shared by all sequences: [page][attention layer][2 (k, v)][kv_heads][BE_PAGE][head_dim] of kv_bytes */
+    /* KV pages, shared by all sequences: [page][attention layer][2 (k, v)][kv_heads] lists of [BE_PAGE][head_dim] elements of kv_bytes.
+     * With 1 byte the elements are int8 codes, and [BE_PAGE] float32 scales, one a row, stand before those of each list: element = scale *
+     * code. */
+    struct be_buffer pool;
     int32_t *pages; /* [page_count] page of pool that holds positions i*BE_PAGE .. ; host memory */
     int32_t page_count;
 };
+
+/* Bytes of the keys, or of the values, of one token and one KV head: head_dim elements; with 8 bits also the float32 scale of the row. */
+static inline size_t be_kv_row(int kv_bytes, int head_dim) {
+    return (size_t)head_dim * (size_t)kv_bytes + (kv_bytes == 1 ? sizeof(float) : 0);
+}
 
 /* Rows of one sequence within a pass: rows [first, first+rows) continue `state` at absolute position `position`. */
 struct be_span {

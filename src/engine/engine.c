@@ -341,6 +341,7 @@ static int open_cache(struct calla_engine *e, const struct calla_options *o, str
             .page_bytes = (size_t)model_page_bytes(e->model),
             .state_bytes = (size_t)snapshot_bytes(e->model, 0),
             .kv_bytes = be.kv_bytes,
+            .kv_list = BE_PAGE * be_kv_row(be.kv_bytes, model_config(e->model)->head_dim),
         };
         struct calla_error busy;
         int rc = store_open(&e->store, &so, &busy);

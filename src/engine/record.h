@@ -5,7 +5,7 @@
  * remembers at one position besides whole pages. Both are addressed by all ids from the beginning of the sequence: a key names the ids, the
  * record the bytes, so that a record never changes and is written once.
  *
- *   page   [attention layer][k, v][kv head][BE_PAGE][head_dim] in the KV type, as the pool of backend.h has it
+ *   page   [attention layer][k, v][kv head][BE_PAGE][head_dim] in the KV type, as the pool of backend.h has it (8 bits: with scales)
  *   state  recurrent: float32 [gdn layer][value head][value_dim][key_dim]; then conv: float32 [gdn layer][3][channels], oldest row first;
  *          then, with n_ids > 0, one page laid out as above whose rows from n_ids on are zero
  */

@@ -176,7 +176,7 @@ int store_open(struct store **out, const struct store_options *o, struct calla_e
     struct store *s = mem_calloc(1, sizeof *s);
     if (!s) return err_set(err, CALLA_E_MEMORY, "no memory for the disk cache");
     s->dir = (struct store_dir){-1, -1};
-    s->shape = (struct store_shape){o->fingerprint, o->page_bytes, o->state_bytes, o->kv_bytes};
+    s->shape = (struct store_shape){o->fingerprint, o->page_bytes, o->state_bytes, o->kv_bytes, o->kv_list};
     s->budget = s->stats.budget = o->budget;
     s->rate = o->write_rate;
     s->most_records = STORE_RECORDS;

@@ -15,7 +15,8 @@ struct store_options {
     size_t queue_bytes;  /* of payloads that wait to be written; 0: room for two states, at least 16 MiB */
     struct record_fingerprint fingerprint;
     size_t page_bytes, state_bytes; /* of payloads: a page; a state without its tail's page */
-    int kv_bytes;                   /* of an element of a page: 2 (bf16), 4 (float32), or another type, which is not looked into */
+    int kv_bytes;   /* of an element of a page: 2 (bf16), 4 (float32), 1 (int8 with scales), or another type, which is not looked into */
+    size_t kv_list; /* with 1: bytes of a layer's keys, or values, of one head on a page, BE_PAGE float32 scales first */
 };
 struct store;
 

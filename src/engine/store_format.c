@@ -191,7 +191,12 @@ bool store_finite(const struct store_shape *s, const struct record *r, const voi
     const uint8_t *p = payload;
     size_t state = r->kind == RECORD_STATE ? s->state_bytes : 0;
     if (!finite32(p, state)) return false;
-    return s->kv_bytes == 4 ? finite32(p + state, r->bytes - state) : s->kv_bytes != 2 || finite16(p + state, r->bytes - state);
+    const uint8_t *end = p + r->bytes;
+    if (s->kv_bytes == 4) return finite32(p + state, r->bytes - state);
+    if (s->kv_bytes == 2) return finite16(p + state, r->bytes - state);
+    for (p += state; s->kv_bytes == 1 && p < end; p += s->kv_list) /* of int8 only the scales can be anything else */
+        if (!finite32(p, BE_PAGE * sizeof(float))) return false;
+    return true;
 }
 
 /* ---- names ---- */

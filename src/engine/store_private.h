@@ -30,6 +30,7 @@ struct store_shape {
     struct record_fingerprint fingerprint;
     size_t page_bytes, state_bytes;
     int kv_bytes;
+    size_t kv_list;
 };
 size_t store_payload_bytes(const struct store_shape *s, enum record_kind kind, int n_ids);
 size_t store_stored_most(size_t payload); /* what it takes on disk without its header if nothing can be packed */

@@ -61,7 +61,8 @@ int sequence_reserve(struct model *m, struct sequence *s, int end, struct calla_
 int model_blocks(const struct model *m); /* of an inspected model: how many there would be */
 int model_blocks_free(const struct model *m);
 uint64_t model_block_bytes(const struct model *m);
-uint64_t model_page_bytes(const struct model *m); /* of a page's canonical bytes: [attention layer][k, v][kv head][BE_PAGE][head_dim] */
+/* of a page's canonical bytes: [attention layer][k, v][kv head][BE_PAGE][head_dim], with 8 bits [BE_PAGE] scales before the last two */
+uint64_t model_page_bytes(const struct model *m);
 int model_max_snapshots(const struct model *m);
 int model_snapshot_blocks(const struct model *m, int n_tail); /* blocks that a snapshot takes, n_tail positions behind a page's border */
 

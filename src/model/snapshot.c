@@ -151,11 +151,15 @@ int page_load(struct model *m, const void *bytes, int32_t *out, struct calla_err
     return rc;
 }
 
-/* Rows of a page that no position has written hold what was there before: zero them. */
+/* Rows of a page that no position has written hold what was there before: zero them, and with 8 bits their scales before the rows. */
 static void blank_rows(const struct model *m, char *page, int from) {
     const struct model_config *c = &m->config;
-    size_t row = (size_t)c->head_dim * (size_t)m->info.kv_bytes, lists = (size_t)c->attention_layers * 2 * (size_t)c->kv_heads;
-    for (size_t i = 0; i < lists; i++) memset(page + (i * BE_PAGE + (size_t)from) * row, 0, (size_t)(BE_PAGE - from) * row);
+    const size_t row = (size_t)c->head_dim * (size_t)m->info.kv_bytes, scale = be_kv_row(m->info.kv_bytes, c->head_dim) - row,
+                 lists = (size_t)c->attention_layers * 2 * (size_t)c->kv_heads, left = (size_t)(BE_PAGE - from);
+    for (size_t i = 0; i < lists; i++, page += BE_PAGE * (scale + row)) {
+        memset(page + (size_t)from * scale, 0, left * scale);
+        memset(page + BE_PAGE * scale + (size_t)from * row, 0, left * row);
+    }
 }
 
 int snapshot_read(struct model *m, const struct snapshot *snap, void *out, struct calla_error *err) {

@@ -11,7 +11,7 @@ uint64_t state_conv_bytes(const struct model_config *c) {
     return (uint64_t)c->gdn_layers * 3 * channels * sizeof(float);
 }
 uint64_t state_kv_bytes(const struct model_config *c, int kv_bytes) {
-    return (uint64_t)c->attention_layers * 2 * (uint64_t)c->kv_heads * (uint64_t)c->head_dim * (uint64_t)kv_bytes;
+    return (uint64_t)c->attention_layers * 2 * (uint64_t)c->kv_heads * be_kv_row(kv_bytes, c->head_dim);
 }
 
 /* A model may lack one kind of layer; its buffers are then a byte that nobody reads. */

@@ -45,7 +45,7 @@ struct states {
 
 uint64_t state_recurrent_bytes(const struct model_config *c);        /* of one sequence */
 uint64_t state_conv_bytes(const struct model_config *c);             /* of one sequence */
-uint64_t state_kv_bytes(const struct model_config *c, int kv_bytes); /* of one token */
+uint64_t state_kv_bytes(const struct model_config *c, int kv_bytes); /* of one token; kv_bytes: of an element, as in be_info */
 uint64_t state_block_bytes(const struct model_config *c, int kv_bytes);
 int state_blocks(const struct model_config *c, int kv_bytes); /* of one snapshot, without a tail */
 int states_most_snapshots(const struct model_config *c, int kv_bytes, int blocks);

@@ -163,18 +163,26 @@ static void rotate(const struct be_dims *d, const float *turn, float *x) {
     }
 }
 
-/* The page of KV head `head` that holds positions page*BE_PAGE..: keys (which 0) or values (1), [BE_PAGE][head_dim]. */
+/* What KV head `head` has on page `page` of the sequence: keys (which 0) or values (1), [BE_PAGE][head_dim]; with 8 bits [BE_PAGE] float32
+ * scales stand before them. */
 static char *page_of(const struct task *t, const struct be_state *state, int page, int which, int head) {
     const struct be_dims *d = &t->c->dims;
     size_t at = (((size_t)state->pages[page] * (size_t)d->attention_layers + (size_t)t->layer) * 2 + (size_t)which) * (size_t)d->kv_heads +
                 (size_t)head;
-    return (char *)state->pool.data + at * BE_PAGE * (size_t)d->head_dim * (size_t)t->kv_bytes;
+    return (char *)state->pool.data + at * BE_PAGE * be_kv_row(t->kv_bytes, d->head_dim);
 }
+
+/* Bytes of scales before the elements. */
+static size_t scale_bytes(const struct task *t) { return t->kv_bytes == 1 ? BE_PAGE * sizeof(float) : 0; }
 
 static void put(const struct task *t, char *page, int slot, const float *x) {
     const size_t n = (size_t)t->c->dims.head_dim;
     if (t->kv_bytes == 4) {
         memcpy((float *)page + (size_t)slot * n, x, n * sizeof(float));
+        return;
+    }
+    if (t->kv_bytes == 1) {
+        ((float *)page)[slot] = ws_of(t)->k->store8((int)n, x, (int8_t *)page + scale_bytes(t) + (size_t)slot * n);
         return;
     }
     uint16_t *out = (uint16_t *)page + (size_t)slot * n;
@@ -248,14 +256,19 @@ static void run_segment(const struct task *t, const struct job *job, int segment
     start(w->max, w->sum, w->acc, tile->rows * t->group, MIX_LD(d->head_dim));
     for (int page = segment * SEGMENT_PAGES; page < end && page <= last_page; page++) {
         for (int r = 0; r < tile->rows; r++) limit[r] = page < last_page ? BE_PAGE : position % BE_PAGE + r + 1;
+        const char *k = page_of(t, span->state, page, 0, job->head), *v = page_of(t, span->state, page, 1, job->head);
+        const bool more = page < last_page && page + 1 < end;
         struct mix_block block = {
             .head_dim = d->head_dim,
             .rows = tile->rows,
             .group = t->group,
             .limit = limit,
             .q = w->q,
-            .k = page_of(t, span->state, page, 0, job->head),
-            .v = page_of(t, span->state, page, 1, job->head),
+            .k = k + scale_bytes(t),
+            .v = v + scale_bytes(t),
+            .k_scale = (const float *)k,
+            .v_scale = (const float *)v,
+            .next = more ? page_of(t, span->state, page + 1, 0, job->head) + scale_bytes(t) : NULL,
             .kv_bytes = t->kv_bytes,
             .tile = w->keys,
             .scores = w->scores,

@@ -212,8 +212,8 @@ int cpu_open(struct backend **out, const struct be_options *options, struct call
         .wait = wait_pass,
         .tokens = tokens,
     };
-    if (options->kv != 0 && options->kv != 16 && options->kv != 32)
-        return err_set(err, CALLA_E_UNSUPPORTED, "cpu: a KV cache of %d bits an element; there are 16 and 32", options->kv);
+    if (options->kv != 0 && options->kv != 8 && options->kv != 16 && options->kv != 32)
+        return err_set(err, CALLA_E_UNSUPPORTED, "cpu: a KV cache of %d bits an element; there are 8, 16 and 32", options->kv);
     struct cpu *c = mem_calloc(1, sizeof *c);
     if (!c) return err_set(err, CALLA_E_MEMORY, "cpu: no memory for the device");
     c->base.ops = &ops;

@@ -33,18 +33,20 @@ struct mix_chunk {
 /* `queries` query vectors of one KV head against one page; the keys are those of positions 0..limit-1 of the page. */
 struct mix_block {
     int head_dim;
-    int rows, group;        /* queries = rows * group; query row*group + g */
-    const int *limit;       /* [rows] keys that row sees in this page, 1..64 */
-    const float *q;         /* [queries][MIX_LD(head_dim)], scaled */
-    const void *k, *v;      /* [64][head_dim] as stored */
-    int kv_bytes;           /* 2: bf16, 4: float32 */
-    float *tile;            /* [MIX_GRID][MIX_LD(head_dim)] scratch; its padding is zero */
-    float *scores;          /* [queries][MIX_LD_GRID] scratch */
+    int rows, group;                /* queries = rows * group; query row*group + g */
+    const int *limit;               /* [rows] keys that row sees in this page, 1..64 */
+    const float *q;                 /* [queries][MIX_LD(head_dim)], scaled */
+    const void *k, *v;              /* [64][head_dim] as stored */
+    const float *k_scale, *v_scale; /* [64], with 8 bits only */
+    const void *next;               /* keys of the page that comes after, to be fetched early; or NULL */
+    int kv_bytes;                   /* 1: int8 times the row's scale, 2: bf16, 4: float32 */
+    float *tile;                    /* [MIX_GRID][MIX_LD(head_dim)] scratch; its padding is zero */
+    float *scores;                  /* [queries][MIX_LD_GRID] scratch */
     float *max, *sum, *acc; /* [queries], [queries], [queries][MIX_LD(head_dim)]: the running softmax; max -inf, sum and acc 0 at first */
 };
-#define MIX_KEYS 16 /* keys widened at a time: they stay in the first-level cache while all queries meet them */
-#define MIX_VALUES                                                                                                                         \
-    64 /* values widened at a time: read in narrow panels, so a whole page does; and the sums are loaded and stored once a page */
+/* Keys widened at a time: they stay in the first-level cache while all queries meet them. Of values, which are read in narrow panels, a
+ * page is, so that the sums are loaded and stored once a page. */
+#define MIX_KEYS 16
 
 struct mix_kernels {
     const char *name;
@@ -69,6 +71,8 @@ struct mix_kernels {
     /* y = x / sqrt(mean of squares + eps) * w * scale. */
     void (*head_norm)(int n, const float *x, const float *w, float eps, float scale, float *y);
     void (*block)(const struct mix_block *);
+    /* x [n] as int8 codes of the scale that is returned. */
+    float (*store8)(int n, const float *x, int8_t *codes);
     /* Join a later segment's running softmax (max, sum, acc) to the total of the earlier ones; total_max -inf: nothing yet. */
     void (*join)(int n, float max, float sum, const float *acc, float *total_max, float *total_sum, float *total);
     /* y = acc / sum * sigmoid(gate). */

@@ -4,6 +4,21 @@
 #include "backend/cpu/mix_gemm.h"
 #include <math.h>
 
+/* A register block of the few-query kernels: queries by keys, or by vectors of values. */
+#if LANES == 16 || defined(__ARM_NEON)
+#define GRID_QUERIES 8 /* 32 registers */
+#else
+#define GRID_QUERIES 4
+#endif
+#define GRID_COLUMNS 3
+/* Loaded once: gcc folds a load into each of its uses, and then loading is what a loop waits for. */
+#if defined(__x86_64__)
+#define HELD(v) __asm__("" : "+v"(v))
+#else
+#define HELD(v) (void)0
+#endif
+#define FEW 16 /* queries up to which widening a page once for all does not pay */
+
 static void head_norm(int n, const float *x, const float *w, float eps, float scale, float *y) {
     const int whole = n / LANES * LANES, rest = n - whole;
     vf squares = splat(0);
@@ -14,22 +29,138 @@ static void head_norm(int n, const float *x, const float *w, float eps, float sc
     if (rest) store_first(y + whole, load_first(x + whole, rest) * r * load_first(w + whole, rest), rest);
 }
 
-/* Rows first..first+count-1 of a page as float32 tile rows. */
-static void load_tile(const struct mix_block *b, const void *page, int first, int count) {
+/* LANES elements of a stored row from element c on, as floats; of 8 bits the codes, without their scale. kv_bytes is a constant at each
+ * call.
+ */
+INLINE vf stored(const int kv_bytes, const char *row, ptrdiff_t c) {
+    if (kv_bytes == 4) return load((const float *)row + c);
+    if (kv_bytes == 2) return widen((const uint16_t *)row + c);
+    return widen8((const int8_t *)row + c);
+}
+
+/* ---- few queries: keys and values are widened in registers, straight from the page ---- */
+
+static void ahead(const char *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
+/* mq queries by mk keys. */
+INLINE void score_grid(const int kv_bytes, const int mq, const int mk, const int n, const float *q, const char *k, float *out) {
+    const ptrdiff_t ld = MIX_LD(n), row = (ptrdiff_t)n * kv_bytes;
+    vf acc[8][3];
+    for (int i = 0; i < mq; i++)
+        for (int j = 0; j < mk; j++) acc[i][j] = splat(0);
+    for (ptrdiff_t c = 0; c < n; c += LANES) {
+        vf kc[3];
+        for (int j = 0; j < mk; j++) kc[j] = stored(kv_bytes, k + j * row, c);
+        for (int i = 0; i < mq; i++) {
+            vf qc = load(q + i * ld + c);
+            HELD(qc);
+            for (int j = 0; j < mk; j++) acc[i][j] = fma_(qc, kc[j], acc[i][j]);
+        }
+    }
+    for (int j = 0; j < mk; j++) {
+        for (int i = 0; i + 4 <= mq; i += 4) {
+            v4 s = sum4(fold(acc[i][j]), fold(acc[i + 1][j]), fold(acc[i + 2][j]), fold(acc[i + 3][j]));
+            for (int g = 0; g < 4; g++) out[(i + g) * MIX_LD_GRID + j] = s[g];
+        }
+        for (int i = mq / 4 * 4; i < mq; i++) out[i * MIX_LD_GRID + j] = sum1(acc[i][j]);
+    }
+}
+
+/* Scores of queries at..at+m-1 for keys first..end-1. */
+INLINE void score_stored(const int kv_bytes, const int n, const struct mix_block *b, int at, int m, int first, int end) {
+    const size_t row = (size_t)n * (size_t)kv_bytes;
+    for (int j = first, keys; j < end; j += keys) {
+        const char *k = (const char *)b->k + (size_t)j * row;
+        keys = end - j < GRID_COLUMNS ? 1 : GRID_COLUMNS;
+        ahead((const char *)b->v + (size_t)j * row, (size_t)keys * row);
+        for (int i = at, queries; i < at + m; i += queries) {
+            const float *q = b->q + i * MIX_LD(n);
+            float *out = b->scores + i * MIX_LD_GRID + j;
+            queries = at + m - i < GRID_QUERIES ? 1 : GRID_QUERIES;
+            if (queries > 1 && keys > 1) score_grid(kv_bytes, GRID_QUERIES, GRID_COLUMNS, n, q, k, out);
+            else if (queries > 1) score_grid(kv_bytes, GRID_QUERIES, 1, n, q, k, out);
+            else if (keys > 1) score_grid(kv_bytes, 1, GRID_COLUMNS, n, q, k, out);
+            else score_grid(kv_bytes, 1, 1, n, q, k, out);
+        }
+    }
+}
+
+/* mv vectors of values from element c on, weighed for mq queries, onto their sums. */
+INLINE void weigh_grid(const int kv_bytes, const int mq, const int mv, const int n, const float *p, const char *v, int keys, float *acc) {
+    const ptrdiff_t ld = MIX_LD(n), row = (ptrdiff_t)n * kv_bytes;
+    vf sum[8][3];
+    for (int i = 0; i < mq; i++)
+        for (int j = 0; j < mv; j++) sum[i][j] = load(acc + i * ld + j * LANES);
+    for (ptrdiff_t t = 0; t < keys; t++) {
+        vf value[3];
+        for (int j = 0; j < mv; j++) value[j] = stored(kv_bytes, v + t * row, j * LANES);
+        for (int i = 0; i < mq; i++) {
+            vf w = splat(p[i * MIX_LD_GRID + t]);
+            for (int j = 0; j < mv; j++) sum[i][j] = fma_(w, value[j], sum[i][j]);
+        }
+    }
+    for (int i = 0; i < mq; i++)
+        for (int j = 0; j < mv; j++) store(acc + i * ld + j * LANES, sum[i][j]);
+}
+
+/* Values are read column by column, few enough keys at a time that a column stays in the first-level cache, whose sets a power of two
+ * between rows uses badly. */
+INLINE void weigh_stored(const int kv_bytes, const int n, const struct mix_block *b, int at, int m, int first, int end) {
+    const int most = BE_PAGE / kv_bytes;
+    const size_t row = (size_t)n * (size_t)kv_bytes;
+    for (int keys; first < end; first += keys) {
+        keys = end - first < most ? end - first : most;
+        if (b->next) ahead((const char *)b->next + (size_t)first * row, (size_t)keys * row);
+        for (int c = 0, step; c < n; c += step * LANES) {
+            const char *v = (const char *)b->v + (size_t)first * row + (size_t)(c * kv_bytes);
+            step = n - c < GRID_COLUMNS * LANES ? 1 : GRID_COLUMNS;
+            for (int i = at, queries; i < at + m; i += queries) {
+                const float *p = b->scores + i * MIX_LD_GRID + first;
+                float *acc = b->acc + i * MIX_LD(n) + c;
+                queries = at + m - i < GRID_QUERIES ? 1 : GRID_QUERIES;
+                if (queries > 1 && step > 1) weigh_grid(kv_bytes, GRID_QUERIES, GRID_COLUMNS, n, p, v, keys, acc);
+                else if (queries > 1) weigh_grid(kv_bytes, GRID_QUERIES, 1, n, p, v, keys, acc);
+                else if (step > 1) weigh_grid(kv_bytes, 1, GRID_COLUMNS, n, p, v, keys, acc);
+                else weigh_grid(kv_bytes, 1, 1, n, p, v, keys, acc);
+            }
+        }
+    }
+}
+
+/* The published head size is a constant of its own copy. */
+#define BY_TYPE(kernel, b, ...)                                                                                                            \
+    do {                                                                                                                                   \
+        if ((b)->head_dim == 256 && (b)->kv_bytes == 2) kernel(2, 256, b, __VA_ARGS__);                                                    \
+        else if ((b)->head_dim == 256 && (b)->kv_bytes == 1) kernel(1, 256, b, __VA_ARGS__);                                               \
+        else if ((b)->kv_bytes == 4) kernel(4, (b)->head_dim, b, __VA_ARGS__);                                                             \
+        else if ((b)->kv_bytes == 2) kernel(2, (b)->head_dim, b, __VA_ARGS__);                                                             \
+        else kernel(1, (b)->head_dim, b, __VA_ARGS__);                                                                                     \
+    } while (0)
+
+/* ---- many queries: a tile of keys or values is widened once for all ---- */
+
+INLINE void load_rows(const int kv_bytes, const struct mix_block *b, const void *page, int first, int count) {
     const int n = b->head_dim, whole = n / LANES * LANES;
     for (int r = 0; r < count; r++) {
         float *out = b->tile + r * MIX_LD(n);
-        if (b->kv_bytes == 4) {
-            memcpy(out, (const float *)page + (size_t)(first + r) * (size_t)n, (size_t)n * sizeof(float));
-            continue;
-        }
-        const uint16_t *in = (const uint16_t *)page + (size_t)(first + r) * (size_t)n;
-        for (int i = 0; i < whole; i += LANES) store(out + i, widen(in + i));
+        const char *in = (const char *)page + (size_t)(first + r) * (size_t)n * (size_t)kv_bytes;
+        for (int i = 0; i < whole; i += LANES) store(out + i, stored(kv_bytes, in, i));
         for (int i = whole; i < n; i++) {
-            uint32_t bits = (uint32_t)in[i] << 16;
-            memcpy(out + i, &bits, 4);
+            uint32_t bits;
+            if (kv_bytes == 4) memcpy(out + i, (const float *)in + i, 4);
+            if (kv_bytes == 2) bits = (uint32_t)((const uint16_t *)in)[i] << 16, memcpy(out + i, &bits, 4);
+            if (kv_bytes == 1) out[i] = ((const int8_t *)in)[i];
         }
     }
+}
+
+/* Rows first..first+count-1 of a page as float32 tile rows. */
+static void load_tile(const struct mix_block *b, const void *page, int first, int count) {
+    if (b->kv_bytes == 4) load_rows(4, b, page, first, count);
+    else if (b->kv_bytes == 2) load_rows(2, b, page, first, count);
+    else load_rows(1, b, page, first, count);
 }
 
 /* mq queries by four keys; keys beyond `keys` repeat the last one, their scores are never read. */
@@ -65,24 +196,7 @@ static void scores(int m, int keys, int n, const float *q, const float *tile, fl
     }
 }
 
-/* Scores of n keys become weights e^(score - new maximum), zero beyond n; returns what earlier sums must be multiplied by. */
-static float soften(float *s, int n, float *max, float *sum) {
-    float m = *max;
-    for (int i = 0; i < n; i++) m = s[i] > m ? s[i] : m;
-    for (int i = n; i < MIX_GRID; i++) s[i] = -INFINITY;
-    float correction = *max == m ? 1 : expf(*max - m);
-    vf total = splat(0);
-    for (int i = 0; i < MIX_GRID; i += LANES) {
-        vf p = exp_(load(s + i) - splat(m));
-        store(s + i, p);
-        total += p;
-    }
-    *sum = *sum * correction + sum1(total);
-    *max = m;
-    return correction;
-}
-
-/* Queries at..at+m-1 take keys first..first+keys-1, which lie in the tile: their values, weighed, into acc. */
+/* The values first..first+keys-1, which lie in the tile, weighed for queries at..at+m-1, onto their sums. */
 static void weigh(const struct mix_block *b, int at, int m, int first, int keys) {
     const ptrdiff_t ld = MIX_LD(b->head_dim);
     for (int i = at; i < at + m; i += MIX_GRID)
@@ -90,39 +204,96 @@ static void weigh(const struct mix_block *b, int at, int m, int first, int keys)
              b->tile, ld, b->acc + i * ld, ld, ones);
 }
 
-/* Run one of the two products over the page, a tile at a time: all queries at once where all see the whole tile, else row by row, so that
- * no row touches a key behind its own position (whatever lies there, even NaN). */
-INLINE void sweep(const struct mix_block *b, const int values, int least, int most) {
-    const ptrdiff_t ld = MIX_LD(b->head_dim);
-    const int size = values ? MIX_VALUES : MIX_KEYS;
-    for (int first = 0; first < most; first += size) {
-        int count = most - first < size ? most - first : size;
-        int strips = least >= first + count ? 1 : b->rows, m = b->rows * b->group / strips;
-        load_tile(b, values ? b->v : b->k, first, count);
-        for (int r = 0; r < strips; r++) {
-            int keys = strips == 1 || b->limit[r] - first > count ? count : b->limit[r] - first;
-            if (keys <= 0) continue;
-            if (values) weigh(b, r * m, m, first, keys);
-            else scores(m, keys, b->head_dim, b->q + r * m * ld, b->tile, b->scores + r * m * MIX_LD_GRID + first);
-        }
+/* ---- one page ---- */
+
+/* Queries at..at+m-1 by keys first..end-1, all of which they see. Both routes add in the same order. */
+static void score_part(const struct mix_block *b, int at, int m, int first, int end) {
+    const int n = b->head_dim;
+    if (m <= FEW && n % LANES == 0) {
+        BY_TYPE(score_stored, b, at, m, first, end);
+        return;
+    }
+    for (int count; first < end; first += count) {
+        count = end - first < MIX_KEYS ? end - first : MIX_KEYS;
+        load_tile(b, b->k, first, count);
+        scores(m, count, n, b->q + at * MIX_LD(n), b->tile, b->scores + at * MIX_LD_GRID + first);
     }
 }
 
+static void weigh_part(const struct mix_block *b, int at, int m, int first, int end) {
+    if (m <= FEW && b->head_dim % LANES == 0) {
+        BY_TYPE(weigh_stored, b, at, m, first, end);
+        return;
+    }
+    load_tile(b, b->v, first, end - first);
+    weigh(b, at, m, first, end - first);
+}
+
+/* Scores of n keys become weights e^(score - new maximum), for 8 bits times the value's scale; returns what earlier sums must be multiplied
+ * by. */
+static float soften(const struct mix_block *b, float *s, int n, float *max, float *sum) {
+    vf most = splat(*max), total = splat(0);
+    if (b->kv_bytes == 1)
+        for (int i = 0; i < n; i += LANES) store(s + i, load(s + i) * load(b->k_scale + i));
+    for (int i = n; i < MIX_GRID; i++) s[i] = -INFINITY;
+    for (int i = 0; i < MIX_GRID; i += LANES) {
+        vf x = load(s + i);
+        most = pick((vu)(x > most), x, most); /* passes over a NaN, which reaches the sum below */
+    }
+    float m = *max;
+    for (int i = 0; i < LANES; i++) m = most[i] > m ? most[i] : m;
+    float correction = *max == m ? 1 : expf(*max - m);
+    for (int i = 0; i < MIX_GRID; i += LANES) {
+        vf p = exp_(load(s + i) - splat(m));
+        total += p;
+        store(s + i, b->kv_bytes == 1 ? p * load(b->v_scale + i) : p);
+    }
+    *sum = *sum * correction + sum1(total);
+    *max = m;
+    return correction;
+}
+
+/* Keys that all rows see are met by all queries at once, the others row by row, so that no row touches a key behind its own position
+ * (whatever lies there, even NaN). */
 static void block(const struct mix_block *b) {
     const int n = b->head_dim, queries = b->rows * b->group;
-    const ptrdiff_t ld = MIX_LD(n);
-    int most = 0, least = MIX_GRID;
-    for (int r = 0; r < b->rows; r++) {
-        most = b->limit[r] > most ? b->limit[r] : most;
-        least = b->limit[r] < least ? b->limit[r] : least;
-    }
-    sweep(b, 0, least, most);
+    int least = MIX_GRID;
+    for (int r = 0; r < b->rows; r++) least = b->limit[r] < least ? b->limit[r] : least;
+    score_part(b, 0, queries, 0, least);
+    for (int r = 0; r < b->rows; r++)
+        if (b->limit[r] > least) score_part(b, r * b->group, b->group, least, b->limit[r]);
     for (int i = 0; i < queries; i++) {
-        float correction = soften(b->scores + i * MIX_LD_GRID, b->limit[i / b->group], b->max + i, b->sum + i), *acc = b->acc + i * ld;
+        float *acc = b->acc + i * MIX_LD(n);
+        float correction = soften(b, b->scores + i * MIX_LD_GRID, b->limit[i / b->group], b->max + i, b->sum + i);
         if (correction != 1)
             for (int c = 0; c < n; c += LANES) store(acc + c, load(acc + c) * splat(correction));
     }
-    sweep(b, 1, least, most);
+    weigh_part(b, 0, queries, 0, least);
+    for (int r = 0; r < b->rows; r++)
+        if (b->limit[r] > least) weigh_part(b, r * b->group, b->group, least, b->limit[r]);
+}
+
+/* codes = round(x / scale) with scale = largest magnitude / 127, which is returned. A row with a NaN or an infinity has scale NaN, so that
+ * the damage reaches whoever reads it. The same bits on every instruction set. */
+static float store8(int n, const float *x, int8_t *codes) {
+    float most = 0, bad = 0;
+    for (int i = 0; i < n; i++) {
+        float a = fabsf(x[i]);
+        most = a > most ? a : most;
+        bad += x[i] * 0; /* 0, or NaN */
+    }
+    if (bad != 0 || most < 0x1p-100f) {
+        memset(codes, 0, (size_t)n);
+        return bad != 0 ? NAN : 0;
+    }
+    const float inverse = 127 / most;
+    for (int i = 0; i < n; i++) {
+        float biased = x[i] * inverse + 0x1.8p23f; /* the nearest integer in the low bits */
+        uint32_t bits;
+        memcpy(&bits, &biased, 4);
+        codes[i] = (int8_t)bits;
+    }
+    return most / 127;
 }
 
 static void join(int n, float max, float sum, const float *acc, float *total_max, float *total_sum, float *total) {

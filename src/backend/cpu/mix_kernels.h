@@ -15,6 +15,7 @@ const struct mix_kernels MIX_TABLE = {
     .gated_norm = gated_norm,
     .head_norm = head_norm,
     .block = block,
+    .store8 = store8,
     .join = join,
     .finish = finish,
 };

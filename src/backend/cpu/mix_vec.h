@@ -58,6 +58,11 @@ INLINE vf widen(const uint16_t *p) {
     memcpy(&h, p, 32);
     return (vf)_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
+INLINE vf widen8(const int8_t *p) {
+    __m128i b;
+    memcpy(&b, p, 16);
+    return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b));
+}
 #elif LANES == 8
 INLINE vf splat(float a) { return (vf)_mm256_set1_ps(a); }
 INLINE vf fma_(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
@@ -67,6 +72,7 @@ INLINE vf widen(const uint16_t *p) {
     memcpy(&h, p, 16);
     return (vf)_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
+INLINE vf widen8(const int8_t *p) { return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i_u *)p))); }
 #else
 INLINE vf splat(float a) { return (vf){a, a, a, a}; }
 #if defined(__ARM_NEON)
@@ -81,6 +87,15 @@ INLINE vf widen(const uint16_t *p) {
 #else
     vu u = {(uint32_t)p[0] << 16, (uint32_t)p[1] << 16, (uint32_t)p[2] << 16, (uint32_t)p[3] << 16};
     return (vf)u;
+#endif
+}
+INLINE vf widen8(const int8_t *p) {
+#if defined(__ARM_NEON)
+    uint32_t four;
+    memcpy(&four, p, 4);
+    return (vf)vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four))))));
+#else
+    return (vf){p[0], p[1], p[2], p[3]};
 #endif
 }
 #endif
