@@ -35,7 +35,7 @@ def copy(tmp_path):
 
 def test_overview_and_version():
     overview = calla("--help")
-    for name in ("run", "chat", "serve", "info", "verify", "tokens", "prompt", "logprobs", "selftest", "eval", "synth"):
+    for name in ("run", "chat", "serve", "info", "verify", "tokens", "prompt", "logprobs", "selftest", "eval", "bench", "synth", "pull"):
         assert f"\n  {name} " in overview
         assert f"usage: calla {name}" in calla(name, "--help", model=None)
     assert calla("--version").startswith("calla ")
@@ -198,6 +198,12 @@ def test_info_adds_up():
     assert plan["kv"] == 1024 * info["kv_bytes"] and plan["state"] == info["state_bytes"]  # pages of 64 tokens
     weights = sum(t["bytes"] for t in tensors(MINI / "model.safetensors"))
     assert info["file_bytes"] == weights
+    small = calla_json("info", "--json", "--kv", "8", *fixed, "--max-seq", "1000")
+    assert (info["kv"], small["kv"]) == (16, 8)
+    assert small["kv_bytes"] == info["kv_bytes"] // 2 + 2 * 2 * 2 * 4  # 2 layers, keys and values, 2 heads: a scale for each
+    assert small["plan"]["kv"] == 1024 * small["kv_bytes"]
+    calla("info", "--kv", "12", MINI, model=None, rc=2)
+    assert "--kv 12: one of 16|8 is wanted" in calla.stderr
     # a token of context costs what is said, and the cache comes on top
     more = calla_json("info", "--json", *fixed, "--max-seq", "1000", "--context", "1000")
     assert abs(more["resident"] - info["resident"] - 512 * info["kv_bytes"]) < 1 << 20

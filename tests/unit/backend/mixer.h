@@ -9,14 +9,17 @@
 
 static const char *const isa_names[] = {"portable", "avx2", "avx512", "neon"};
 
-/* NULL where this processor lacks the instruction set. */
-static struct backend *open_cpu(const char *isa, int threads, enum be_compute compute, const struct be_dims *d) {
+/* NULL where this processor lacks the instruction set. kv: bits, 0 for the mode's own. */
+static struct backend *open_kv(const char *isa, int threads, enum be_compute compute, int kv, const struct be_dims *d) {
     struct calla_error err;
-    struct be_options options = {.compute = compute, .threads = threads, .isa = isa};
+    struct be_options options = {.compute = compute, .threads = threads, .isa = isa, .kv = kv};
     struct backend *be;
     if (backend_open(&be, "cpu", &options, &err)) return NULL;
     if (be_ops(be)->prepare(be, d, &err)) fail_msg("%s", err.message);
     return be;
+}
+static inline struct backend *open_cpu(const char *isa, int threads, enum be_compute compute, const struct be_dims *d) {
+    return open_kv(isa, threads, compute, 0, d);
 }
 static void close_cpu(struct backend *be) { be_ops(be)->close(be); }
 

@@ -33,15 +33,15 @@ static struct rows rows_at(const struct be_dims *d, const struct rows *r, int fi
     size_t f = (size_t)first;
     return (struct rows){r->q + f * q_cols(d), r->k + f * kv_cols(d), r->v + f * kv_cols(d)};
 }
-static int kv_bytes_of(enum be_compute compute) { return compute == BE_FLOAT32 ? 4 : 2; }
+static const int kv_types[] = {2, 4, 1}; /* bytes of an element: bf16, float32, int8 with scales */
 static size_t page_bytes(const struct be_dims *d, int kv_bytes) {
-    return (size_t)d->attention_layers * 2 * kv_cols(d) * BE_PAGE * (size_t)kv_bytes;
+    return (size_t)d->attention_layers * 2 * (size_t)d->kv_heads * BE_PAGE * be_kv_row(kv_bytes, d->head_dim);
 }
-/* Room for `positions`, every byte 0xFF: NaN in both types, so that a key read behind its row's position shows. `shared` > 0: all pages but
+/* Room for `positions`, every byte 0xFF: NaN in all types, so that a key read behind its row's position shows. `shared` > 0: all pages but
  * the last `shared` are one page, so that far positions cost nothing. */
-static struct seq seq_new(const struct be_dims *d, int positions, enum be_compute compute, int shared) {
+static struct seq seq_new(const struct be_dims *d, int positions, int kv_bytes, int shared) {
     int n = (positions + BE_PAGE - 1) / BE_PAGE, own = shared && n > shared ? shared + 1 : n;
-    struct seq s = {.bytes = (size_t)own * page_bytes(d, kv_bytes_of(compute))};
+    struct seq s = {.bytes = (size_t)own * page_bytes(d, kv_bytes)};
     s.state.pool = (struct be_buffer){.data = must(malloc(s.bytes)), .bytes = s.bytes};
     memset(s.state.pool.data, 0xFF, s.bytes);
     s.state.pages = must(calloc((size_t)n, sizeof(int32_t)));
@@ -51,15 +51,18 @@ static struct seq seq_new(const struct be_dims *d, int positions, enum be_comput
     return s;
 }
 static void seq_free(struct seq *s) { free(s->state.pool.data), free(s->state.pages); }
-/* Element of the cache as stored. */
-static double cached(const struct be_dims *d, const struct seq *s, int kv_bytes, int layer, int which, int head, int position, int i) {
-    size_t page = (size_t)s->state.pages[position / BE_PAGE];
-    size_t at =
-        ((((page * (size_t)d->attention_layers + (size_t)layer) * 2 + (size_t)which) * (size_t)d->kv_heads + (size_t)head) * BE_PAGE +
-         (size_t)(position % BE_PAGE)) *
-            (size_t)d->head_dim +
-        (size_t)i;
-    return kv_bytes == 4 ? ((float *)s->state.pool.data)[at] : num_from_bf16(((uint16_t *)s->state.pool.data)[at]);
+/* Element of the cache as stored; *scale (may be NULL) is its row's, with 8 bits. */
+static double cached(const struct be_dims *d, const struct seq *s, int kv_bytes, int layer, int which, int head, int position, int i,
+                     double *scale) {
+    const size_t page = (size_t)s->state.pages[position / BE_PAGE], slot = (size_t)(position % BE_PAGE), n = (size_t)d->head_dim;
+    const char *list =
+        (const char *)s->state.pool.data + page * page_bytes(d, kv_bytes) +
+        (((size_t)layer * 2 + (size_t)which) * (size_t)d->kv_heads + (size_t)head) * BE_PAGE * be_kv_row(kv_bytes, d->head_dim);
+    if (kv_bytes == 4) return ((const float *)list)[slot * n + (size_t)i];
+    if (kv_bytes == 2) return num_from_bf16(((const uint16_t *)list)[slot * n + (size_t)i]);
+    const double of_row = ((const float *)list)[slot];
+    if (scale) *scale = of_row;
+    return of_row * ((const int8_t *)list)[BE_PAGE * sizeof(float) + slot * n + (size_t)i];
 }
 
 /* ---- the reference, in double ---- */
@@ -86,28 +89,34 @@ static void row_ref(const struct be_dims *d, const struct weights *w, const stru
         head_ref(d, in, w->q_norm, position, q);
         for (int t = 0; t <= position; t++) {
             p[t] = 0;
-            for (int i = 0; i < d->head_dim; i++) p[t] += q[i] * cached(d, s, kv_bytes, layer, 0, kv, t, i) / sqrt(d->head_dim);
+            for (int i = 0; i < d->head_dim; i++) p[t] += q[i] * cached(d, s, kv_bytes, layer, 0, kv, t, i, NULL) / sqrt(d->head_dim);
             most = fmax(most, p[t]);
         }
         for (int t = 0; t <= position; t++) sum += p[t] = exp(p[t] - most);
         for (int i = 0; i < d->head_dim; i++) {
             double o = 0;
-            for (int t = 0; t <= position; t++) o += p[t] / sum * cached(d, s, kv_bytes, layer, 1, kv, t, i);
+            for (int t = 0; t <= position; t++) o += p[t] / sum * cached(d, s, kv_bytes, layer, 1, kv, t, i, NULL);
             y[h * d->head_dim + i] = o / (1 + exp(-(double)in[d->head_dim + i]));
         }
     }
     free(p);
 }
-/* What stands in the cache for a row is its rotated key and its value, to the type's precision. */
+/* What stands in the cache for a row is its rotated key and its value, to the type's precision: with 8 bits half a step of the row's scale,
+ * which is its largest magnitude / 127. */
 static void check_cache(const struct be_dims *d, const struct weights *w, const struct seq *s, int kv_bytes, int layer,
                         const struct rows *r, int position) {
-    double k[MAX_HEAD], bar = kv_bytes == 4 ? 1e-6 : 1.0 / 256;
+    double want[2][MAX_HEAD], bar = kv_bytes == 4 ? 1e-6 : kv_bytes == 2 ? 1.0 / 256 : 0;
     for (int h = 0; h < d->kv_heads; h++) {
-        head_ref(d, r->k + h * d->head_dim, w->k_norm, position, k);
-        for (int i = 0; i < d->head_dim; i++) {
-            double v = r->v[h * d->head_dim + i];
-            assert_true(fabs(cached(d, s, kv_bytes, layer, 0, h, position, i) - k[i]) <= bar * fabs(k[i]) + 1e-6);
-            assert_true(fabs(cached(d, s, kv_bytes, layer, 1, h, position, i) - v) <= bar * fabs(v));
+        head_ref(d, r->k + h * d->head_dim, w->k_norm, position, want[0]);
+        for (int i = 0; i < d->head_dim; i++) want[1][i] = r->v[h * d->head_dim + i];
+        for (int which = 0; which < 2; which++) {
+            double most = 0, scale = 0;
+            for (int i = 0; i < d->head_dim; i++) most = fmax(most, fabs(want[which][i]));
+            for (int i = 0; i < d->head_dim; i++) {
+                double off = fabs(cached(d, s, kv_bytes, layer, which, h, position, i, &scale) - want[which][i]);
+                assert_true(off <= bar * fabs(want[which][i]) + scale * 0.5001 + (which ? 0 : 1e-6));
+            }
+            if (kv_bytes == 1) assert_true(fabs(scale - most / 127) <= 1e-6 * most);
         }
     }
 }
@@ -140,31 +149,31 @@ static void run_cut(struct backend *be, const struct be_dims *d, const struct we
     }
 }
 
-/* 93, 94: both cache types, every instruction set, several shapes; rows around page and segment borders. */
+/* 93, 94: all cache types, every instruction set, several shapes; rows around page and segment borders. */
 static void agrees_with_double(void **ctx) {
     (void)ctx;
     static const int at[] = {0, 1, 63, 64, 65, 1023, 1024, 1025, 4095, 4100};
     static const int shapes[][4] = {{4, 2, 16, 8}, {6, 1, 12, 4}, {2, 2, 36, 36}, {16, 2, 256, 64}, {5, 1, 20, 0}};
     for (size_t i = 0; i < sizeof isa_names / sizeof *isa_names; i++) {
         for (size_t j = 0; j < sizeof shapes / sizeof *shapes; j++) {
-            for (int compute = BE_DEFAULT; compute <= BE_FLOAT32; compute++) {
+            for (size_t kv = 0; kv < sizeof kv_types / sizeof *kv_types; kv++) {
                 struct be_dims d = small_dims();
                 d.heads = shapes[j][0], d.kv_heads = shapes[j][1], d.head_dim = shapes[j][2], d.rotary = shapes[j][3];
                 int n = j == 0 ? 4101 : 140;
-                struct backend *be = open_cpu(isa_names[i], 2, compute, &d);
+                struct backend *be = open_kv(isa_names[i], 2, BE_DEFAULT, 8 * kv_types[kv], &d);
                 if (!be) continue;
                 struct weights w = weights_new(&d);
                 struct rows r = rows_new(&d, n, 7);
-                struct seq s = seq_new(&d, n, compute, 0);
+                struct seq s = seq_new(&d, n, kv_types[kv], 0);
                 float *y = zeros((size_t)n * y_cols(&d));
                 double *want = must(malloc(y_cols(&d) * sizeof *want));
                 run_cut(be, &d, &w, 1, &s, 0, &r, n, 1100, y);
                 for (size_t p = 0; p < sizeof at / sizeof *at; p++) {
                     if (at[p] >= n) continue;
                     struct rows one = rows_at(&d, &r, at[p]);
-                    row_ref(&d, &w, &s, kv_bytes_of(compute), 1, &one, at[p], want);
+                    row_ref(&d, &w, &s, kv_types[kv], 1, &one, at[p], want);
                     assert_near("answers", y + (size_t)at[p] * y_cols(&d), want, y_cols(&d), 1e-5);
-                    check_cache(&d, &w, &s, kv_bytes_of(compute), 1, &one, at[p]);
+                    check_cache(&d, &w, &s, kv_types[kv], 1, &one, at[p]);
                 }
                 free(y), free(want), seq_free(&s), rows_free(&r), weights_free(&w), close_cpu(be);
             }
@@ -180,11 +189,12 @@ static void far_positions_agree_with_double(void **ctx) {
     struct be_dims d = small_dims();
     d.max_seq = 262144;
     for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
-        for (int threads = 1; threads <= 3; threads += 2) { /* three: a row's segments become tasks */
-            struct backend *be = open_cpu(NULL, threads, BE_FLOAT32, &d);
+        for (int run = 0; run < 4; run++) {
+            const int threads = run % 2 ? 3 : 1, kv = run < 2 ? 4 : 1; /* three: a row's segments become tasks */
+            struct backend *be = open_kv(NULL, threads, BE_FLOAT32, 8 * kv, &d);
             struct weights w = weights_new(&d);
             struct rows r = rows_new(&d, 64, 7), last = rows_new(&d, 2, 8);
-            struct seq s = seq_new(&d, at[i] + 1, BE_FLOAT32, 2);
+            struct seq s = seq_new(&d, at[i] + 1, kv, 2);
             float *y = zeros(64 * y_cols(&d));
             double *want = must(malloc(y_cols(&d) * sizeof *want));
             run_cut(be, &d, &w, 0, &s, 0, &r, 64, 64, y); /* fills the shared page; the last two get their own rows */
@@ -193,8 +203,8 @@ static void far_positions_agree_with_double(void **ctx) {
                 run_cut(be, &d, &w, 0, &s, p, &r, p + 64 <= at[i] - 1 ? 64 : at[i] - 1 - p, 64, y);
             run_cut(be, &d, &w, 0, &s, at[i] - 1, &last, 2, threads == 1 ? 1 : 2, y);
             struct rows one = rows_at(&d, &last, 1);
-            check_cache(&d, &w, &s, 4, 0, &one, at[i]);
-            row_ref(&d, &w, &s, 4, 0, &one, at[i], want);
+            check_cache(&d, &w, &s, kv, 0, &one, at[i]);
+            row_ref(&d, &w, &s, kv, 0, &one, at[i], want);
             assert_near("answers", y + y_cols(&d), want, y_cols(&d), 1e-5);
             free(y), free(want), seq_free(&s), rows_free(&r), rows_free(&last), weights_free(&w), close_cpu(be);
         }
@@ -207,7 +217,7 @@ static void cuts_and_threads_change_no_bit(void **ctx) {
     static const struct { int cut, threads; } runs[] = {{512, 1}, {1, 5}, {1, 1}, {7, 3}, {64, 3}, {1160, 5}};
     static const int n = 1160, start = 1000; /* three segments */
     for (size_t i = 0; i < sizeof isa_names / sizeof *isa_names; i++) {
-        for (int compute = BE_DEFAULT; compute <= BE_FLOAT32; compute++) {
+        for (size_t kv = 0; kv < sizeof kv_types / sizeof *kv_types; kv++) {
             struct be_dims d = small_dims();
             d.max_seq = 65536; /* room for the partial sums of several rows */
             struct weights w = weights_new(&d);
@@ -215,9 +225,9 @@ static void cuts_and_threads_change_no_bit(void **ctx) {
             float *first = NULL;
             struct seq kept = {0};
             for (size_t c = 0; c < sizeof runs / sizeof *runs; c++) {
-                struct backend *be = open_cpu(isa_names[i], runs[c].threads, compute, &d);
+                struct backend *be = open_kv(isa_names[i], runs[c].threads, BE_DEFAULT, 8 * kv_types[kv], &d);
                 if (!be) break;
-                struct seq s = seq_new(&d, start + n, compute, 0);
+                struct seq s = seq_new(&d, start + n, kv_types[kv], 0);
                 float *y = zeros((size_t)n * y_cols(&d));
                 run_cut(be, &d, &w, 0, &s, 0, &before, start, 1000, y);
                 run_cut(be, &d, &w, 0, &s, start, &r, n, runs[c].cut, y);
@@ -239,12 +249,11 @@ static void cuts_and_threads_change_no_bit(void **ctx) {
 
 /* 88, 89: a ragged batch in one pass answers as its sequences alone, in prompt and decode; NaN rows poison neither neighbours nor earlier
  * rows. */
-static void neighbours_do_not_matter(void **ctx) {
-    (void)ctx;
+static void neighbours(int kv) {
     enum { N = 7 };
     static const int lengths[N] = {1, 2, 3, 4, 5, 64, 1000}, order[N] = {6, 0, 3, 5, 1, 4, 2};
     struct be_dims d = small_dims();
-    struct backend *be = open_cpu(NULL, 2, BE_DEFAULT, &d);
+    struct backend *be = open_kv(NULL, 2, BE_DEFAULT, 8 * kv, &d);
     struct weights w = weights_new(&d);
     struct rows r = rows_new(&d, 1079, 5), step = rows_new(&d, N, 99);
     float *alone = zeros(1079 * y_cols(&d)), *together = zeros(1079 * y_cols(&d)), *alone_step = zeros(N * y_cols(&d)),
@@ -253,8 +262,8 @@ static void neighbours_do_not_matter(void **ctx) {
     struct be_span spans[N];
     int first = 0, first_of[N];
     for (int i = 0; i < N; i++) {
-        a[i] = seq_new(&d, 1064, BE_DEFAULT, 0);
-        b[i] = seq_new(&d, 1064, BE_DEFAULT, 0);
+        a[i] = seq_new(&d, 1064, kv, 0);
+        b[i] = seq_new(&d, 1064, kv, 0);
         first_of[i] = first;
         first += lengths[i];
         struct rows part = rows_at(&d, &r, first_of[i]), one = rows_at(&d, &step, i);
@@ -283,6 +292,37 @@ static void neighbours_do_not_matter(void **ctx) {
     free(alone), free(together), free(alone_step), free(together_step);
     rows_free(&r), rows_free(&step), weights_free(&w), close_cpu(be);
 }
+static void neighbours_do_not_matter(void **ctx) {
+    (void)ctx;
+    for (size_t kv = 0; kv < sizeof kv_types / sizeof *kv_types; kv++) neighbours(kv_types[kv]);
+}
+
+/* What 8 bits cost: answers of the published head size against those from float32 keys and values, the largest difference relative to the
+ * largest answer. Scores of these rows have a standard deviation of 1.5; a key's rounding moves one by about 0.5%. */
+static void eight_bits_are_near(void **ctx) {
+    (void)ctx;
+    struct be_dims d = small_dims();
+    d.heads = 8, d.kv_heads = 1, d.head_dim = 256, d.rotary = 64;
+    enum { LENGTH = 1100 };
+    struct weights w = weights_new(&d);
+    for (int i = 0; i < 256; i++) w.q_norm[i] = w.k_norm[i] = 1.2f;
+    struct rows r = rows_new(&d, LENGTH, 7);
+    float *y[3];
+    double *want = must(malloc(LENGTH * y_cols(&d) * sizeof *want));
+    for (int t = 0; t < 3; t++) {
+        static const int kv[] = {4, 2, 1};
+        struct backend *be = open_kv(NULL, 2, BE_DEFAULT, 8 * kv[t], &d);
+        struct seq s = seq_new(&d, LENGTH, kv[t], 0);
+        y[t] = zeros(LENGTH * y_cols(&d));
+        run_cut(be, &d, &w, 0, &s, 0, &r, LENGTH, 1100, y[t]);
+        close_cpu(be), seq_free(&s);
+    }
+    for (size_t i = 0; i < LENGTH * y_cols(&d); i++) want[i] = y[0][i];
+    assert_near("16 bits", y[1], want, LENGTH * y_cols(&d), 0.004);
+    assert_near("8 bits", y[2], want, LENGTH * y_cols(&d), 0.02);
+    for (int t = 0; t < 3; t++) free(y[t]);
+    free(want), rows_free(&r), weights_free(&w);
+}
 
 /* 93: the gate lies beside its own head's query, and head h reads KV head h / (heads / kv_heads). */
 static void heads_and_gates_are_wired(void **ctx) {
@@ -291,7 +331,7 @@ static void heads_and_gates_are_wired(void **ctx) {
     struct backend *be = open_cpu(NULL, 1, BE_FLOAT32, &d);
     struct weights w = weights_new(&d);
     struct rows r = rows_new(&d, 3, 5);
-    struct seq s = seq_new(&d, 3, BE_FLOAT32, 0);
+    struct seq s = seq_new(&d, 3, 4, 0);
     float *y = zeros(3 * y_cols(&d)), *moved = zeros(3 * y_cols(&d));
     run_cut(be, &d, &w, 0, &s, 0, &r, 3, 3, y);
     for (size_t i = 0; i < 3; i++) r.q[i * q_cols(&d) + 2 * 2 * 16 + 16 + 5] = -200; /* head 2's gate of dimension 5: shut */
@@ -321,7 +361,7 @@ static void large_scores_do_not_overflow(void **ctx) {
         for (size_t i = 0; i < 8; i++) r.q[(LENGTH - 1) * q_cols(&d) + h * 64 + i] = 0; /* all of its length where the scores look */
     for (size_t h = 0; h < 2; h++)
         for (size_t i = 0; i < 16; i++) r.k[1450 * kv_cols(&d) + h * 16 + i] = r.q[(LENGTH - 1) * q_cols(&d) + h * 2 * 2 * 16 + i];
-    struct seq s = seq_new(&d, LENGTH, BE_FLOAT32, 0);
+    struct seq s = seq_new(&d, LENGTH, 4, 0);
     float *y = zeros(LENGTH * y_cols(&d));
     double *want = must(malloc(y_cols(&d) * sizeof *want));
     run_cut(be, &d, &w, 0, &s, 0, &r, LENGTH, 1000, y);
@@ -344,7 +384,7 @@ static void spans_that_do_not_fit_are_refused(void **ctx) {
     struct backend *be = open_cpu(NULL, 1, BE_FLOAT32, &d);
     struct weights w = weights_new(&d);
     struct rows r = rows_new(&d, 80, 5);
-    struct seq s = seq_new(&d, 128, BE_FLOAT32, 0), big = seq_new(&d, 320, BE_FLOAT32, 0);
+    struct seq s = seq_new(&d, 128, 4, 0), big = seq_new(&d, 320, 4, 0);
     float *y = zeros(80 * y_cols(&d));
     const struct be_span bad[] = {{&s.state, 0, 65, 64}, {&s.state, 0, 1, 128},   {&s.state, 0, 1, -1},
                                   {&s.state, 0, 80, 0},  {&big.state, 0, 1, 256}, {&s.state, 69, 2, 0}};
@@ -378,6 +418,7 @@ int main(void) {
         cmocka_unit_test(far_positions_agree_with_double),
         cmocka_unit_test(cuts_and_threads_change_no_bit),
         cmocka_unit_test(neighbours_do_not_matter),
+        cmocka_unit_test(eight_bits_are_near),
         cmocka_unit_test(heads_and_gates_are_wired),
         cmocka_unit_test(large_scores_do_not_overflow),
         cmocka_unit_test(spans_that_do_not_fit_are_refused),

@@ -169,39 +169,55 @@ static void chunk_and_step_follow_the_rule(void **ctx) {
     }
 }
 
-/* Two pages of bf16 or float32 keys, the second seen in part, joined to an earlier segment; what no row may see is NaN. */
+/* Two pages of keys in each type, the second seen in part, joined to an earlier segment; what no row may see is NaN. */
 static void softmax_runs_over_pages(void **ctx) {
     (void)ctx;
-    enum { ROWS = 3, GROUP = 5, QUERIES = ROWS * GROUP };
+    enum { ROWS = 3, GROUP = 6, QUERIES = ROWS * GROUP }; /* all rows: many queries; one row: few */
     static const int sizes[] = {4, 20, 64, 256}, limits[2][ROWS] = {{64, 64, 64}, {17, 18, 19}};
     for (int i = 0; i < isas; i++) {
-        for (int s = 0; s < 8; s++) {
-            const int n = sizes[s / 2], kv_bytes = s % 2 ? 4 : 2, ld = MIX_LD(n);
+        for (int s = 0; s < 12; s++) {
+            const int n = sizes[s / 3], kv_bytes = (int[]){2, 4, 1}[s % 3], ld = MIX_LD(n);
             float *q = padded(QUERIES, n, 1, 0.5f), *acc = padded(QUERIES, n, 2, 0), *tile = padded(64, n, 3, 0),
                   *scores = padded(QUERIES, 64, 4, 1), *k = randoms((size_t)(128 * n), 5, 2), *v = randoms((size_t)(128 * n), 6, 1),
-                  max[QUERIES], sum[QUERIES];
+                  max[QUERIES], sum[QUERIES], scale[2][128];
             uint16_t *stored = malloc((size_t)(2 * 128 * n) * sizeof *stored);
             assert_non_null(stored);
             for (int j = 0; j < 128 * n; j++) {
                 if (j >= (64 + 19) * n) k[j] = v[j] = NAN;
+                if (kv_bytes == 1) continue;
                 k[j] = num_from_bf16(stored[j] = num_to_bf16(k[j]));
                 v[j] = num_from_bf16(stored[128 * n + j] = num_to_bf16(v[j]));
             }
+            int8_t *codes = (int8_t *)stored; /* [k, v][128][n] */
+            for (int t = 0; t < 2 * 128 && kv_bytes == 1; t++) {
+                float *x = (t < 128 ? k : v) + t % 128 * n;
+                scale[t / 128][t % 128] = list[i]->store8(n, x, codes + t * n);
+                for (int c = 0; c < n; c++) {
+                    float back = scale[t / 128][t % 128] * (float)codes[t * n + c];
+                    if (t % 128 < 64 + 19) assert_true(fabsf(back - x[c]) <= 0.5001f * scale[t / 128][t % 128]);
+                    else assert_true(back != back);
+                    x[c] = back;
+                }
+            }
+            const char *bytes = (const char *)stored, *pages[2] = {bytes, bytes + (size_t)(128 * n * kv_bytes)};
             for (int j = 0; j < QUERIES; j++) max[j] = -INFINITY, sum[j] = 0;
             for (int page = 0; page < 2; page++)
-                list[i]->block(&(struct mix_block){.head_dim = n,
-                                                   .rows = ROWS,
-                                                   .group = GROUP,
-                                                   .limit = limits[page],
-                                                   .q = q,
-                                                   .kv_bytes = kv_bytes,
-                                                   .k = kv_bytes == 4 ? (const void *)(k + page * 64 * n) : stored + page * 64 * n,
-                                                   .v = kv_bytes == 4 ? (const void *)(v + page * 64 * n) : stored + (128 + page * 64) * n,
-                                                   .tile = tile,
-                                                   .scores = scores,
-                                                   .max = max,
-                                                   .sum = sum,
-                                                   .acc = acc});
+                list[i]->block(
+                    &(struct mix_block){.head_dim = n,
+                                        .rows = ROWS,
+                                        .group = GROUP,
+                                        .limit = limits[page],
+                                        .q = q,
+                                        .kv_bytes = kv_bytes,
+                                        .k = kv_bytes == 4 ? (const void *)(k + page * 64 * n) : pages[0] + page * 64 * n * kv_bytes,
+                                        .v = kv_bytes == 4 ? (const void *)(v + page * 64 * n) : pages[1] + page * 64 * n * kv_bytes,
+                                        .k_scale = scale[0] + page * 64,
+                                        .v_scale = scale[1] + page * 64,
+                                        .tile = tile,
+                                        .scores = scores,
+                                        .max = max,
+                                        .sum = sum,
+                                        .acc = acc});
             for (int j = 0; j < QUERIES; j++) {
                 const int keys = 64 + limits[1][j / GROUP];
                 double p[128], most = -INFINITY, total = 0;

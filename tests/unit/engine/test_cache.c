@@ -19,12 +19,13 @@ static int make(void **state) {
 }
 
 /* Prompt[0..k) is kept at its end; the whole prompt begins there and is answered as if it had been cold. */
-static void every_split(enum calla_compute compute) {
+static void every_split(enum calla_compute compute, int kv) {
     struct calla_options o = tiny_options();
     o.compute = compute;
+    o.kv = kv;
     o.cache_bytes = 300u << 20; /* room for all that it leaves */
     struct calla_engine *e = open_tiny(o);
-    for (int k = 1; k < N; k += SLOWLY ? 31 : k % 64 > 1 && k % 64 < 62 ? 3 : 1) {
+    for (int k = 1; k < N; k += SLOWLY ? 61 : k % 64 > 1 && k % 64 < 62 ? 3 : 1) {
         const size_t mark[] = {(size_t)k};
         struct calla_params head = wanted(prompt, k, 1, mark, 1), whole = wanted(prompt, N, OUT, mark, 1), cold = whole;
         head.salt = whole.salt = (uint64_t)k;
@@ -44,11 +45,15 @@ static void every_split(enum calla_compute compute) {
 }
 static void every_split_float32(void **state) {
     (void)state;
-    every_split(CALLA_COMPUTE_FLOAT32);
+    every_split(CALLA_COMPUTE_FLOAT32, 0);
 }
 static void every_split_default(void **state) {
     (void)state;
-    every_split(CALLA_COMPUTE_DEFAULT);
+    every_split(CALLA_COMPUTE_DEFAULT, 0);
+}
+static void every_split_8_bits(void **state) {
+    (void)state;
+    every_split(CALLA_COMPUTE_DEFAULT, 8);
 }
 
 /* Lengths around every border, with and without marks, three times each: the last id, or more, is always fed. */
@@ -62,6 +67,7 @@ static void borders(void **state) {
         for (size_t i = 0; i < COUNT(lengths); i += SLOWLY ? 5 : 1) {
             int n = lengths[i];
             for (int marked = 0; marked < 2; marked++) {
+                if (SLOWLY && marked != (chunk == 128)) continue;
                 const size_t marks[] = {(size_t)(n > 40 ? n / 2 : 1), (size_t)(n > 3 ? n - 2 : 2)};
                 int n_marks = !marked ? 0 : n > 3 ? 2 : 1;
                 struct calla_params p = wanted(prompt, n, OUT, marks, n_marks), cold = p;
@@ -297,7 +303,7 @@ static void memory_is_flat(void **state) {
     o.cache_bytes = 30 * 65536;
     struct calla_engine *e = open_tiny(o);
     uint64_t mapped = mem_mapped(), blocks = 0;
-    for (int i = 0; i < (SLOWLY ? 60 : 2000); i++) {
+    for (int i = 0; i < (SLOWLY ? 30 : 600); i++) { /* thousands: test_flat.c */
         int32_t small[12];
         int n = 1 + i % 12;
         make_prompt(small, n, (uint64_t)(5000 + i), VOCAB);
@@ -309,7 +315,7 @@ static void memory_is_flat(void **state) {
         struct calla_request *r = must_submit(e, &q);
         nanosleep(&(struct timespec){0, (long)(num_random(4, (uint64_t)i) % 8000000)}, NULL);
         calla_request_free(r);
-        if (i % 200) continue;
+        if (i % 100) continue;
         struct calla_cache_stats s = cache_stats(e);
         assert_int_equal(s.running, 0);
         assert_int_equal((uint64_t)model_blocks_free(e->model), s.free);
@@ -356,6 +362,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_split_float32),
         cmocka_unit_test(every_split_default),
+        cmocka_unit_test(every_split_8_bits),
         cmocka_unit_test(borders),
         cmocka_unit_test(other_cuts_other_salt),
         cmocka_unit_test(where_prompts_part),

@@ -120,8 +120,7 @@ static void a_conversation_over_restarts(void **unused) {
 }
 
 /* The same prompts cold, warm and after a restart: prefilled state is the same to the bit. */
-static void prompts_of_every_length(void **unused) {
-    (void)unused;
+static void every_length(int kv) {
     static const int lengths[] = {2, 63, 64, 65, 127, 128, 129, 200, 256, 257, 400};
     static struct got first[COUNT(lengths)];
     int32_t ids[400];
@@ -129,6 +128,7 @@ static void prompts_of_every_length(void **unused) {
     make_prompt(ids, 400, 5, 256);
     for (int round = 0; round < 4; round++) { /* without a cache; filling it; from disk; from disk once more */
         struct calla_options o = options(round > 0);
+        o.kv = kv;
         if (round == 0) o.cache_bytes = CALLA_CACHE_OFF;
         e = open_with(&o);
         for (size_t i = 0; i < COUNT(lengths); i++) {
@@ -145,6 +145,15 @@ static void prompts_of_every_length(void **unused) {
         }
         calla_engine_close(e);
     }
+}
+
+static void prompts_of_every_length(void **unused) {
+    (void)unused;
+    every_length(16);
+}
+static void prompts_of_every_length_8_bits(void **unused) {
+    (void)unused;
+    every_length(8);
 }
 
 /* The fifth turn asked anew, after four that were answered as given; into `again`. Returns how many ids were cached. */
@@ -184,11 +193,11 @@ static void five_turns(void) {
     cold = again;
 }
 
-/* Field case 79: what was computed under other settings, or about other words, is not used, and goes. */
+/* Field case 79: what was computed under other settings, with another type of KV, or about other words, is not used, and goes. */
 static void other_settings_find_nothing(void **unused) {
     (void)unused;
     struct calla_options o = options(true);
-    for (int how = 0; how < 3; how++) {
+    for (int how = 0; how < 4; how++) {
         five_turns();
         o = options(true);
         assert_true(cached_after(&o, got) > 0);
@@ -196,8 +205,14 @@ static void other_settings_find_nothing(void **unused) {
         if (how == 0) o.identity = "tokenizeR";
         if (how == 1) o.identity_n = 8;
         if (how == 2) o.compute = CALLA_COMPUTE_FLOAT32;
+        if (how == 3) o.kv = 8;
         assert_int_equal(cached_after(&o, got), 0);
         if (how < 2) assert_same(&again, &cold);
+        if (how < 3) continue;
+        assert_true(cached_after(&o, got) > 0); /* what it left itself, with which 16 bits begin anew */
+        o.kv = 16;
+        assert_int_equal(cached_after(&o, got), 0);
+        assert_same(&again, &cold);
     }
 }
 
@@ -274,8 +289,9 @@ static void a_folder_that_cannot_be_made(void **unused) {
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_folder, remove_folder)
 int main(void) {
-    const struct CMUnitTest tests[] = {TEST(a_conversation_over_restarts), TEST(prompts_of_every_length),
-                                       TEST(other_settings_find_nothing),  TEST(damage_costs_no_answer),
-                                       TEST(a_second_engine_does_without), TEST(a_folder_that_cannot_be_made)};
+    const struct CMUnitTest tests[] = {TEST(a_conversation_over_restarts),   TEST(prompts_of_every_length),
+                                       TEST(prompts_of_every_length_8_bits), TEST(other_settings_find_nothing),
+                                       TEST(damage_costs_no_answer),         TEST(a_second_engine_does_without),
+                                       TEST(a_folder_that_cannot_be_made)};
     return RUN(tests);
 }

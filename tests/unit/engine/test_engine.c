@@ -11,13 +11,15 @@
 
 static struct got got;
 
-static struct calla_engine *open_engine(enum calla_compute compute, int parallel) {
+static struct calla_engine *open_kv(enum calla_compute compute, int kv, int parallel) {
     struct calla_engine *e = NULL;
     struct calla_error err = {0};
-    struct calla_options o = {.model = TINY, .backend = "cpu", .compute = compute, .threads = 2, .max_seq = 640, .parallel = parallel};
+    struct calla_options o = {
+        .model = TINY, .backend = "cpu", .compute = compute, .kv = kv, .threads = 2, .max_seq = 640, .parallel = parallel};
     if (calla_engine_open(&e, &o, &err) != 0) fail_msg("open: %s", err.message);
     return e;
 }
+static struct calla_engine *open_engine(enum calla_compute compute, int parallel) { return open_kv(compute, 0, parallel); }
 
 /* ---- stored answers ---- */
 
@@ -166,8 +168,8 @@ static void *arrive(void *arg) {
     return NULL;
 }
 
-static void company(enum calla_compute compute) {
-    struct calla_engine *e = open_engine(compute, 6);
+static void company(enum calla_compute compute, int kv) {
+    struct calla_engine *e = open_kv(compute, kv, 6);
     for (int i = 0; i < CROWD; i++) {
         struct guest *g = &guests[i];
         *g = (struct guest){.engine = e, .number = i};
@@ -194,18 +196,21 @@ static void company(enum calla_compute compute) {
 
 static void alone_as_in_company_float32(void **state) {
     (void)state;
-    company(CALLA_COMPUTE_FLOAT32);
+    company(CALLA_COMPUTE_FLOAT32, 0);
 }
 static void alone_as_in_company_default(void **state) {
     (void)state;
-    company(CALLA_COMPUTE_DEFAULT);
+    company(CALLA_COMPUTE_DEFAULT, 0);
+}
+static void alone_as_in_company_8_bits(void **state) {
+    (void)state;
+    company(CALLA_COMPUTE_DEFAULT, 8);
 }
 
 /* ---- memory, faults, context ---- */
 
-static void generating_allocates_nothing(void **state) {
-    (void)state;
-    struct calla_engine *e = open_engine(CALLA_COMPUTE_DEFAULT, 2);
+static void allocates_nothing(int kv) {
+    struct calla_engine *e = open_kv(CALLA_COMPUTE_DEFAULT, kv, 2);
     int32_t prompt[100];
     make_prompt(prompt, 100, 1, 1024);
     struct calla_params p = ask(prompt, 100, LONG_RUN), q = p;
@@ -227,6 +232,12 @@ static void generating_allocates_nothing(void **state) {
     calla_request_free(a);
     calla_request_free(b);
     calla_engine_close(e);
+}
+
+static void generating_allocates_nothing(void **state) {
+    (void)state;
+    allocates_nothing(16);
+    allocates_nothing(8);
 }
 
 static void a_full_context_ends(void **state) {
@@ -300,6 +311,18 @@ static void the_budget(void **state) {
     assert_int_equal(info.plan.kv, info.kv_bytes * 4096 * 8);
     assert_int_equal(info.plan.state, info.state_bytes * 8);
     assert_true(info.parameters > 0 && info.file_bytes > 0 && info.active_bytes > 0 && info.active_bytes < info.file_bytes);
+    assert_int_equal(info.kv, 16);
+    assert_int_equal(info.kv_bytes, 2 * 2 * 2 * 64 * 2); /* two layers, keys and values, two heads of 64 */
+    o.kv = 8;
+    if (calla_inspect(&o, &seen, &err)) fail_msg("%s", err.message);
+    assert_int_equal(seen.kv, 8);
+    assert_int_equal(seen.kv_bytes, 2 * 2 * 2 * (64 + 4)); /* and a scale for each row */
+    assert_int_equal(seen.plan.kv, seen.kv_bytes * 4096 * 8);
+    assert_int_equal(info.plan.total - seen.plan.total, info.plan.kv - seen.plan.kv);
+    o.kv = 4;
+    assert_int_equal(calla_inspect(&o, &seen, &err), CALLA_E_INVALID);
+    assert_contains(err.message, "kv is 4");
+    o.kv = 0;
     o.memory = info.plan.total - 1;
     assert_int_equal(calla_engine_open(&e, &o, &err), CALLA_E_BUDGET);
     assert_contains(err.message, "lower max_seq or parallel");
@@ -322,6 +345,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(stored_answers, read_golden, drop_golden),
         cmocka_unit_test(alone_as_in_company_float32),
         cmocka_unit_test(alone_as_in_company_default),
+        cmocka_unit_test(alone_as_in_company_8_bits),
         cmocka_unit_test(generating_allocates_nothing),
         cmocka_unit_test(a_full_context_ends),
         cmocka_unit_test(a_fault_is_survived),

@@ -13,9 +13,15 @@ static const size_t marks[] = {70, 198};
 
 static struct calla_params whole(void) { return wanted(prompt, N, OUT, marks, 2); }
 
+static int kv; /* bits of the KV cache of all engines here */
+static struct calla_options plain_options(void) {
+    struct calla_options o = tiny_options();
+    o.kv = kv;
+    return o;
+}
 /* An engine that has answered the prompt; *want the answer. */
 static struct calla_engine *warmed(struct answer *want) {
-    struct calla_engine *e = open_tiny(tiny_options());
+    struct calla_engine *e = open_tiny(plain_options());
     struct calla_params p = whole();
     make_prompt(prompt, 320, 5, VOCAB);
     *want = answer(e, &p);
@@ -26,7 +32,7 @@ static void in_memory_and_in_a_file(void **state) {
     (void)state;
     struct answer want, got;
     struct calla_error err = {0};
-    struct calla_engine *a = warmed(&want), *b = open_tiny(tiny_options());
+    struct calla_engine *a = warmed(&want), *b = open_tiny(plain_options());
     struct calla_params p = whole(), q = whole();
     void *data;
     size_t bytes, saved = 0, n = 0;
@@ -75,7 +81,7 @@ static void with_its_answer(void **state) {
     (void)state;
     struct answer first;
     struct calla_error err = {0};
-    struct calla_engine *a = open_tiny(tiny_options()), *b = open_tiny(tiny_options());
+    struct calla_engine *a = open_tiny(plain_options()), *b = open_tiny(plain_options());
     int32_t talk[320];
     make_prompt(talk, 320, 9, VOCAB);
     struct calla_params p = wanted(talk, 50, 40, NULL, 0);
@@ -123,6 +129,14 @@ static void damaged_or_foreign(void **state) {
     struct calla_engine *c = open_tiny(o);
     refused(c, d, bytes, "another checkpoint");
     calla_engine_close(c);
+    for (int bits = 8; bits <= 16; bits += 8) { /* 8 bits do not read 16, nor the other way round; 16 is what 0 means */
+        o = tiny_options();
+        o.kv = bits;
+        c = open_tiny(o);
+        if (bits == 8) refused(c, d, bytes, "another checkpoint");
+        else assert_int_equal(calla_session_load_memory(c, d, bytes, 0, NULL, 0, NULL, &err), 0);
+        calla_engine_close(c);
+    }
     o = tiny_options();
     o.identity = "t";
     o.identity_n = 1;
@@ -203,11 +217,17 @@ static void beside_running_requests(void **state) {
     calla_engine_close(busy);
 }
 
+static void with_8_bits(void **state) {
+    kv = 8;
+    in_memory_and_in_a_file(state);
+    with_its_answer(state);
+    kv = 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(in_memory_and_in_a_file), cmocka_unit_test(with_its_answer),
-        cmocka_unit_test(damaged_or_foreign),      cmocka_unit_test(no_room),
-        cmocka_unit_test(beside_running_requests),
+        cmocka_unit_test(in_memory_and_in_a_file), cmocka_unit_test(with_its_answer), cmocka_unit_test(with_8_bits),
+        cmocka_unit_test(damaged_or_foreign),      cmocka_unit_test(no_room),         cmocka_unit_test(beside_running_requests),
     };
     return RUN(tests);
 }

@@ -1,6 +1,7 @@
 /* The disk cache's files: whatever happens to one, it is served whole and right or not at all (field case 79), and strangers are left
  * alone. */
 #include "records.h"
+#include <math.h>
 
 #define LOTS (1ull << 40)
 
@@ -362,8 +363,30 @@ static void names(void **unused) {
 }
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_folder, remove_folder)
+/* Of a page in 8 bits the scales are looked at, at the first, a middle and the last place; any bytes are right as codes. */
+static void scales_of_8_bits_are_looked_at(void **unused) {
+    (void)unused;
+    enum { DIM = 64, LISTS = 8, LIST = BE_PAGE * (DIM + 4), STATE = 400 };
+    static uint8_t payload[STATE + LISTS * LIST];
+    const struct store_shape sh = {.page_bytes = LISTS * LIST, .state_bytes = STATE, .kv_bytes = 1, .kv_list = LIST};
+    const struct record tail = {.kind = RECORD_STATE, .n_ids = 1, .bytes = sizeof payload},
+                        full = {.kind = RECORD_PAGE, .bytes = LISTS * LIST};
+    static const size_t lists[] = {0, 3, LISTS - 1}, rows[] = {0, 17, BE_PAGE - 1};
+    for (size_t i = 0; i < LISTS; i++) memset(payload + STATE + i * LIST + BE_PAGE * 4, 0xFF, BE_PAGE * DIM);
+    assert_true(store_finite(&sh, &tail, payload) && store_finite(&sh, &full, payload + STATE));
+    for (size_t i = 0; i < 9; i++) {
+        uint8_t *scale = payload + STATE + lists[i / 3] * LIST + rows[i % 3] * 4;
+        memcpy(scale, &(float){i % 2 ? NAN : INFINITY}, 4);
+        assert_false(store_finite(&sh, &tail, payload) || store_finite(&sh, &full, payload + STATE));
+        memset(scale, 0, 4);
+    }
+    memcpy(payload + STATE - 4, &(float){NAN}, 4);
+    assert_false(store_finite(&sh, &tail, payload));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scales_of_8_bits_are_looked_at),
         TEST(each_bit_of_the_header),
         TEST(each_field_of_the_header),
         TEST(bits_of_the_payload),
