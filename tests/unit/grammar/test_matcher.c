@@ -1,0 +1,246 @@
+/* Following a text: what fits, where it may end, what a mask says then; characters over several ids; every allocation may fail. The broad
+ * checks against jsonschema are in tests/grammar. */
+#include "base/mem.h"
+#include "base/str.h"
+#include "calla_grammar.h"
+#include "calla_text.h"
+#include "unit/unit.h"
+
+static struct calla_tokenizer *tok;
+static struct calla_vocabulary *vocabulary;
+static int32_t vocab;
+
+static int open_all(void **state) {
+    (void)state;
+    struct calla_error err;
+    if (calla_tokenizer_open(&tok, CALLA_SOURCE_DIR "/models/mini", &err) != 0) return -1;
+    vocab = calla_tokenizer_size(tok);
+    return calla_vocabulary_open(&vocabulary, tok, vocab, &err);
+}
+
+static int close_all(void **state) {
+    (void)state;
+    calla_vocabulary_close(vocabulary);
+    calla_tokenizer_close(tok);
+    return 0;
+}
+
+static struct calla_grammar *grammar(const char *schema) {
+    struct calla_grammar *g;
+    struct calla_error err = {0};
+    if (calla_grammar_open(&g, vocabulary, schema, schema ? strlen(schema) : 0, &err) != 0) fail_msg("%s", err.message);
+    return g;
+}
+
+static struct calla_matcher *matcher(struct calla_grammar *g, bool newlines) {
+    struct calla_matcher *m;
+    assert_int_equal(calla_matcher_open(&m, g, newlines, NULL), 0);
+    return m;
+}
+
+static bool fits(struct calla_matcher *m, const char *text) { return calla_matcher_feed(m, text, strlen(text)); }
+
+/* The mask, and whether it agrees with feeding each id to a matcher that stands where m stands: at `text`. */
+static int32_t masked(struct calla_grammar *g, struct calla_matcher *m, const char *text, uint32_t *mask) {
+    int32_t n = 0;
+    memset(mask, 0, ((size_t)vocab + 31) / 32 * 4);
+    calla_matcher_mask(m, mask, vocab);
+    for (int32_t id = 0; id < vocab; id++) {
+        struct calla_matcher *other = matcher(g, false);
+        assert_true(fits(other, text));
+        bool bit = mask[id / 32] >> (id % 32) & 1;
+        if (bit != calla_matcher_advance(other, id)) fail_msg("id %d after %s: mask %d", id, text, bit);
+        calla_matcher_close(other);
+        n += bit;
+    }
+    return n;
+}
+
+static void ends(void **state) {
+    (void)state;
+    struct calla_grammar *g = grammar("{\"type\":\"integer\",\"minimum\":5,\"maximum\":17}");
+    struct calla_matcher *m = matcher(g, false);
+    size_t n_stops;
+    int32_t stop = calla_tokenizer_stops(tok, &n_stops)[0];
+    assert_false(calla_matcher_complete(m) || calla_matcher_advance(m, stop));
+    assert_true(fits(m, "1"));
+    assert_false(calla_matcher_complete(m)); /* 1 is too small, 10 is not */
+    assert_false(fits(m, "8"));
+    assert_true(fits(m, "7") && calla_matcher_complete(m));
+    assert_false(fits(m, " ") || fits(m, "0"));
+    assert_true(fits(m, "") && calla_matcher_advance(m, stop));
+    assert_false(calla_matcher_advance(m, stop) || fits(m, "1"));
+    uint32_t *mask = mem_calloc(((size_t)vocab + 31) / 32, 4);
+    calla_matcher_mask(m, mask, vocab);
+    for (int32_t i = 0; i < (vocab + 31) / 32; i++) assert_int_equal(mask[i], 0); /* after the end nothing comes */
+    mem_free(mask);
+    calla_matcher_close(m);
+    calla_grammar_close(g);
+}
+
+static void newlines_before(void **state) {
+    (void)state;
+    struct calla_grammar *g = grammar(NULL);
+    const struct {
+        bool newlines;
+        const char *text;
+        bool fits;
+    } cases[] = {{false, "{", true},    {false, "\n{", false},   {true, "{", true},  {true, "\n{", true},
+                 {true, "\n\n{", true}, {true, "\n\n\n", false}, {true, " {", false}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct calla_matcher *m = matcher(g, cases[i].newlines);
+        assert_int_equal(fits(m, cases[i].text), cases[i].fits);
+        calla_matcher_close(m);
+    }
+    calla_grammar_close(g);
+}
+
+/* Characters split over ids byte by byte: only bytes that can still become one are allowed. */
+static void characters_over_ids(void **state) {
+    (void)state;
+    struct calla_grammar *g = grammar("{\"type\":\"string\",\"maxLength\":2}");
+    uint32_t *mask = mem_calloc(((size_t)vocab + 31) / 32, 4);
+    static const struct {
+        const char *text;
+        unsigned char good, bad;
+    } cases[] = {{"\"", 0xC3, 0xC1},         {"\"\xE0", 0xA0, 0x9F},     {"\"\xED", 0x9F, 0xA0},
+                 {"\"\xF0\x9F", 0x98, 0xC0}, {"\"\xF4", 0x8F, 0x90},     {"\"\xC3\xA9\xC3\xA9", '"', 0xC3},
+                 {"\"\\ud83d", '\\', '"'},   {"\"\\ud83d\\u", 'd', 'e'}, {"\"a", 'b', 0x0A}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct calla_matcher *m = matcher(g, false);
+        assert_true(fits(m, cases[i].text));
+        assert_true(masked(g, m, cases[i].text, mask) > 0);
+        for (int32_t id = 0; id < vocab; id++) {
+            size_t n;
+            const char *p = calla_token_bytes(tok, id, &n);
+            if (n != 1 || calla_token_is_control(tok, id)) continue;
+            bool bit = mask[id / 32] >> (id % 32) & 1;
+            if ((unsigned char)*p == cases[i].good) assert_true(bit);
+            if ((unsigned char)*p == cases[i].bad) assert_false(bit);
+        }
+        calla_matcher_close(m);
+    }
+    mem_free(mask);
+    calla_grammar_close(g);
+}
+
+/* White space is bounded everywhere, so a model cannot write it for ever. */
+static void white_space(void **state) {
+    (void)state;
+    struct calla_grammar *g = grammar("{}");
+    const char *const good[] = {"{\"a\": [1, 2 ] }", "{\n  \"a\":\n\t\t1\n}", "[\n                                1]"};
+    const char *const bad[] = {"{  ", "{\n\n", "[1  ", "[ \n", "[\n \t", "1 ", "[\n                                 ", "{\"a\" "};
+    for (size_t i = 0; i < COUNT(good); i++) {
+        struct calla_matcher *m = matcher(g, false);
+        assert_true(fits(m, good[i]) && calla_matcher_complete(m));
+        calla_matcher_close(m);
+    }
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        struct calla_matcher *m = matcher(g, false);
+        assert_false(fits(m, bad[i]));
+        assert_true(fits(m, "[0]") && calla_matcher_complete(m)); /* what did not fit has changed nothing */
+        calla_matcher_close(m);
+    }
+    calla_grammar_close(g);
+}
+
+/* So many readings at once that some are dropped: what is allowed still can be finished. */
+static void many_readings(void **state) {
+    (void)state;
+    struct str schema = {0};
+    str_puts(&schema, "{\"$defs\":{\"t\":{\"anyOf\":[{\"type\":\"integer\"}");
+    for (int i = 2; i < 40; i++) str_printf(&schema, ",{\"type\":\"array\",\"maxItems\":%d,\"items\":{\"$ref\":\"#/$defs/t\"}}", i);
+    str_puts(&schema, "]}},\"$ref\":\"#/$defs/t\"}");
+    struct calla_grammar *g = grammar(schema.data);
+    struct calla_matcher *m = matcher(g, false);
+    uint32_t *mask = mem_calloc(((size_t)vocab + 31) / 32, 4);
+    for (int i = 0; i < 6; i++) {
+        assert_true(fits(m, "["));
+        memset(mask, 0, ((size_t)vocab + 31) / 32 * 4);
+        calla_matcher_mask(m, mask, vocab);
+        for (int32_t id = 0; id < vocab; id += 97) {
+            if (!(mask[id / 32] >> (id % 32) & 1)) continue;
+            struct calla_matcher *other = matcher(g, false);
+            for (int k = 0; k <= i; k++) assert_true(fits(other, "["));
+            assert_true(calla_matcher_advance(other, id));
+            calla_matcher_close(other);
+        }
+    }
+    assert_true(fits(m, "1,2]]]]]]") && calla_matcher_complete(m));
+    mem_free(mask);
+    str_free(&schema);
+    calla_matcher_close(m);
+    calla_grammar_close(g);
+}
+
+static void refused(void **state) {
+    (void)state;
+    struct calla_grammar *g;
+    struct calla_error err;
+    static const struct {
+        const char *schema, *param, *message;
+    } cases[] = {{"{\"properties\":{\"a\":{\"items\":{\"multipleOf\":2}}}}", "properties.a.items.multipleOf", "cannot be enforced"},
+                 {"{\"anyOf\":[{},{\"$ref\":\"other.json\"}]}", "anyOf.1.$ref", "into the schema itself"},
+                 {"{\"enum\":[]}", "", "nothing can satisfy"},
+                 {"[1]", "", "must be a schema"},
+                 {"{\"pattern\":\"a(?!b)\"}", "pattern", "looks ahead"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        assert_int_equal(calla_grammar_open(&g, vocabulary, cases[i].schema, strlen(cases[i].schema), &err), CALLA_E_INVALID);
+        assert_string_equal(err.param, cases[i].param);
+        assert_contains(err.message, cases[i].message);
+    }
+    assert_int_equal(calla_grammar_open(&g, vocabulary, "{", 1, &err), CALLA_E_FORMAT);
+}
+
+static int work(void) {
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^[a-z "
+        "]+$\"},\"b\":{\"type\":\"array\",\"items\":{\"type\":\"number\","
+        "\"minimum\":0},\"minItems\":2},\"c\":{\"enum\":[1,\"x\"]}},\"additionalProperties\":{\"type\":\"string\",\"maxLength\":4}}";
+    struct calla_vocabulary *v = NULL;
+    struct calla_grammar *g = NULL;
+    struct calla_matcher *m = NULL;
+    uint32_t mask[1024] = {0};
+    struct calla_error err = {0};
+    int rc = calla_vocabulary_open(&v, tok, vocab, &err);
+    if (rc == 0) rc = calla_grammar_open(&g, v, schema, sizeof schema - 1, &err);
+    if (rc == 0) rc = calla_matcher_open(&m, g, true, &err);
+    if (rc == 0 && !fits(m, "\n{\"a\": \"so")) rc = CALLA_E_MEMORY;
+    if (rc == 0) calla_matcher_mask(m, mask, vocab);
+    if (rc == 0 && !fits(m, "\", \"b\": [0, 1.5], \"other\": \"\"}")) rc = CALLA_E_MEMORY;
+    calla_matcher_close(m);
+    calla_grammar_close(g);
+    calla_vocabulary_close(v);
+    return rc;
+}
+
+static void out_of_memory(void **state) {
+    (void)state;
+    int rc = CALLA_E_MEMORY;
+    uint64_t n = 1;
+    for (; rc; n++) {
+        mem_fault_after(n);
+        rc = work();
+        mem_fault_off();
+        assert_true(rc == 0 || rc == CALLA_E_MEMORY);
+        assert_true(n < 2000);
+    }
+    assert_true(n > 30);
+}
+
+static void no_byte_left_out(void **state) {
+    (void)state;
+    struct calla_vocabulary *v;
+    struct calla_error err;
+    assert_int_equal(calla_vocabulary_open(&v, tok, 100, &err), CALLA_E_UNSUPPORTED);
+    assert_contains(err.message, "has no id for byte");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ends),          cmocka_unit_test(newlines_before),  cmocka_unit_test(characters_over_ids),
+        cmocka_unit_test(white_space),   cmocka_unit_test(many_readings),    cmocka_unit_test(refused),
+        cmocka_unit_test(out_of_memory), cmocka_unit_test(no_byte_left_out),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
