@@ -68,7 +68,6 @@ static void borders(void **state) {
             int n = lengths[i];
             for (int marked = 0; marked < 2; marked++) {
                 if (SLOWLY && marked != (chunk == 128)) continue;
-                if (SLOWLY && marked != (chunk == 128)) continue;
                 const size_t marks[] = {(size_t)(n > 40 ? n / 2 : 1), (size_t)(n > 3 ? n - 2 : 2)};
                 int n_marks = !marked ? 0 : n > 3 ? 2 : 1;
                 struct calla_params p = wanted(prompt, n, OUT, marks, n_marks), cold = p;
