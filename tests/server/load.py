@@ -4,8 +4,8 @@
     load.py --bin build [--program calla-test-server] [--seconds 20] [--clients 64] [--no-memory]
 
 Every request carries a secret word. The scripted engine answers with the word that it finds in its own prompt; the real one must give the very answer that it gave to the same
-prompt alone, before. After a third of the time and at the end all clients pause, and the process must have the descriptors and threads of the beginning and the memory (RssAnon) of the
-first pause. The log must have one line for each request. Standard output gets one JSON object with the figures; the exit code is 0 only if all of this held.
+prompt alone, before. Six times all clients pause, and the process must have the descriptors and threads of the beginning; its memory (RssAnon) must not grow from the second pause, a third of the
+way, to the last. The prefix cache is kept so small that it is full by then. The log must have one line for each request. Standard output gets one JSON object with the figures; the exit code is 0 only if all of this held.
 """
 import argparse
 import asyncio
@@ -29,6 +29,10 @@ NONSENSE = [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/9.9\r\
             b"GET /health HTTP/1.1\r\n\r\n", b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"POST /v1/tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
             b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X-A: b\r\n" * 2000 + b"\r\n"]
 BROKEN = [b"", b"{", b"[" * 70, b'{"messages":[{"role":"user","content":"\xff"}]}', b'{"messages":3}', b'{"a":1,"a":2}', b"null", b'{"messages":[{"role":"user","content":"x"}],"n":99}']
+
+
+PATIENCE = 300  # seconds after which an answer counts as lost
+PAUSES = 6
 
 
 class Fault(Exception):
@@ -97,9 +101,11 @@ class Load:
         self.counts = {"answers": 0, "streams": 0, "busy": 0, "aborted": 0, "refused": 0, "nonsense": 0, "looked": 0, "answered_late": 0}
         self.gaps, self.faults, self.named, self.running, self.n = [], [], set(), 0, 0
         self.go = asyncio.Event()
+        self.now = {}  # what each client's task is at
 
     def name(self):
         self.n += 1
+        self.now[asyncio.current_task()] = f"load-{self.n}"
         return f"load-{self.n}"
 
     def request(self, path, body, name, method="POST"):
@@ -206,14 +212,16 @@ class Load:
                 k.close()
                 await self.go.wait()
             self.running += 1
+            self.now[asyncio.current_task()] = "nonsense"
+            began = time.monotonic()
             try:
-                await asyncio.wait_for(self.one(k), 120)
+                await asyncio.wait_for(self.one(k), PATIENCE)
             except (ConnectionError, asyncio.IncompleteReadError) as e:
                 if k.fresh:  # a connection that was idle may be closed just as it is used again
-                    self.faults.append(f"connection lost: {e!r}")
+                    self.faults.append(f"{self.now[asyncio.current_task()]}: connection lost: {e!r}")
                 k.close()
             except (Fault, TimeoutError, AssertionError, ValueError, KeyError) as e:
-                self.faults.append(f"{type(e).__name__}: {e}")
+                self.faults.append(f"{self.now[asyncio.current_task()]}: {type(e).__name__} {e} after {time.monotonic() - began:.1f} s")
                 k.close()
             finally:
                 self.running -= 1
@@ -230,7 +238,7 @@ class Load:
     async def pause(self, first):
         """All clients at rest and all connections closed; what the process holds then."""
         self.go.clear()
-        end = time.monotonic() + 150
+        end = time.monotonic() + PATIENCE + 60
         while self.running:
             if time.monotonic() > end:
                 raise Fault(f"{self.running} requests never ended")
@@ -245,16 +253,20 @@ class Load:
 
     async def run(self):
         k = Connection(self.port)
+        while '"status":"ok"' not in await self.look(k, "/health"):
+            await asyncio.sleep(0.2)
         for case in self.cases if not self.scripted else []:
             case.expected = await self.answer(k, case, False)
+            if case.expected is None:
+                raise Fault("busy, although nobody else asks")
         k.close()
         self.counts = dict.fromkeys(self.counts, 0)
         first = await self.pause(None)
         clients = [asyncio.create_task(self.client()) for _ in range(self.o.clients)]
         rests = []
-        for share in (1 / 3, 2 / 3):
+        for _ in range(PAUSES):
             self.go.set()
-            await asyncio.sleep(self.o.seconds * share)
+            await asyncio.sleep(self.o.seconds / PAUSES)
             rests.append(await self.pause(first))
         for task in clients:
             task.cancel()
@@ -262,10 +274,11 @@ class Load:
         k.close()
         m = read(text)
         if value(m, "calla_http_requests_running") != 1 or value(m, "calla_engine_running") or value(m, "calla_engine_waiting") or not value(m, "calla_engine_up"):
-            raise Fault("something still runs: " + text)
+            raise Fault("something still runs: " + " ".join(line for line in text.splitlines() if line.startswith(("calla_engine", "calla_http_requests_running"))))
         # two per cent; of a process of a few megabytes the fragments of its threads' heaps alone are more
-        if not self.o.no_memory and rests[1]["anon"] > rests[0]["anon"] + max(rests[0]["anon"] // 50, 4 << 20):
-            raise Fault(f"memory grew: {rests}")
+        warm = rests[PAUSES // 3 - 1]["anon"]
+        if not self.o.no_memory and rests[-1]["anon"] > warm + max(warm // 50, 4 << 20):
+            raise Fault(f"memory grew: {[r['anon'] for r in rests]}")
         return first, rests
 
     def check_log(self):
@@ -287,11 +300,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         log = pathlib.Path(folder) / "log"
         with open(log, "wb") as to:
-            server = subprocess.Popen([o.bin / o.program, "--model", ROOT / "models" / "mini", "--log-json", "1", "--max-seq", "2048", "--threads", "2"], stdout=subprocess.PIPE, stderr=to, text=True)
+            server = subprocess.Popen([o.bin / o.program, "--model", ROOT / "models" / "mini", "--log-json", "1", "--max-seq", "2048", "--threads", "2", "--cache-bytes", str(16 << 20)], stdout=subprocess.PIPE, stderr=to, text=True)
         load, code = None, 1
         try:
             port = int(server.stdout.readline().rsplit(":", 1)[1])
-            time.sleep(1)
             load = Load(o, server, port, log)
             first, rests = asyncio.run(load.run())
             server.send_signal(signal.SIGTERM)

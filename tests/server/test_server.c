@@ -72,7 +72,11 @@ int main(int argc, char **argv) {
         else if (!strcmp(name, "--grace")) grace = atoi(value);
         else if (!strcmp(name, "--load-ms")) load_ms = atoi(value);
         else if (!strcmp(name, "--max-seq")) engine_options.max_seq = atoi(value);
+        else if (!strcmp(name, "--cache-bytes")) engine_options.cache_bytes = strtoull(value, NULL, 10);
         else if (!strcmp(name, "--threads")) engine_options.threads = atoi(value);
+        else if (!strcmp(name, "--parallel")) engine_options.parallel = atoi(value);
+        else if (!strcmp(name, "--cache-dir")) engine_options.cache_dir = value;
+        else if (!strcmp(name, "--cache-off")) engine_options.cache_bytes = atoi(value) ? CALLA_CACHE_OFF : 0;
         else {
             fprintf(stderr, "unknown option %s\n", name);
             return 2;
