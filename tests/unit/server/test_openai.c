@@ -77,6 +77,53 @@ static void thinking_by_default(void **state) {
     }
 }
 
+/* How long to think: an effort's bound, then thinking_budget, then the template's own; 0 means not at all. */
+static void effort_bounds(void **state) {
+    (void)state;
+    static const struct {
+        const char *fields;
+        int budget;
+        bool off;
+    } cases[] = {{"", 77, false},
+                 {",\"reasoning_effort\":\"none\"", 0, true},
+                 {",\"reasoning_effort\":\"minimal\"", 0, true},
+                 {",\"reasoning_effort\":\"low\"", 1024, false},
+                 {",\"reasoning_effort\":\"medium\"", 8192, false},
+                 {",\"reasoning_effort\":\"high\"", 24576, false},
+                 {",\"reasoning_effort\":\"max\"", -1, false},
+                 {",\"thinking_budget\":5,\"reasoning_effort\":\"high\"", 5, false},
+                 {",\"thinking_budget\":5,\"chat_template_kwargs\":{\"thinking_budget\":6}", 6, false},
+                 {",\"thinking_budget\":5,\"chat_template_kwargs\":{\"enable_thinking\":false}", 5, true},
+                 {",\"thinking_budget\":0", 0, true},
+                 {",\"thinking_budget\":null", 77, false},
+                 {",\"reasoning_effort\":\"none\",\"chat_template_kwargs\":{\"enable_thinking\":true}", -1, false}};
+    const struct calla_sampling defaults = {.top_p = 1, .repetition_penalty = 1};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char body[256];
+        struct chat_request r = {.thinking_budget = 77};
+        snprintf(body, sizeof body, "{\"messages\":[{}]%s}", cases[i].fields);
+        assert_int_equal(openai_read_chat(&r, slice_of(body), &defaults, 100, NULL), 0);
+        assert_int_equal(r.thinking_budget, cases[i].budget);
+        assert_int_equal(r.chat.no_thinking, cases[i].off);
+        chat_request_free(&r);
+    }
+}
+
+static void formats(void **state) {
+    (void)state;
+    const struct calla_sampling defaults = {.top_p = 1, .repetition_penalty = 1};
+    static const char body[] =
+        "{\"messages\":[{}],\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":{ \"a\":1 }}}}";
+    struct chat_request r = {0}, any = {0};
+    assert_int_equal(openai_read_chat(&r, slice_of(body), &defaults, 100, NULL), 0);
+    assert_true(r.format == FORMAT_SCHEMA && slice_is(r.schema, "{ \"a\":1 }"));
+    chat_request_free(&r);
+    assert_int_equal(
+        openai_read_chat(&any, slice_of("{\"messages\":[{}],\"response_format\":{\"type\":\"json_object\"}}"), &defaults, 100, NULL), 0);
+    assert_int_equal(any.format, FORMAT_OBJECT);
+    chat_request_free(&any);
+}
+
 static void out_of_memory(void **state) {
     (void)state;
     struct calla_sampling defaults = {.top_p = 1, .repetition_penalty = 1};
@@ -150,8 +197,8 @@ static void ids_differ(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_field),   cmocka_unit_test(defaults_stay), cmocka_unit_test(thinking_by_default),
-        cmocka_unit_test(out_of_memory), cmocka_unit_test(prompts),       cmocka_unit_test(little_is_kept),
-        cmocka_unit_test(ids_differ)};
+        cmocka_unit_test(every_field),   cmocka_unit_test(defaults_stay),  cmocka_unit_test(thinking_by_default),
+        cmocka_unit_test(effort_bounds), cmocka_unit_test(formats),        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(prompts),       cmocka_unit_test(little_is_kept), cmocka_unit_test(ids_differ)};
     return RUN(tests);
 }
