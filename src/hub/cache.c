@@ -202,6 +202,13 @@ static bool whole_shards(const char *snapshot, char *missing, size_t n) {
     return ok;
 }
 
+bool hub_place_recorded(const struct hub_place *p) {
+    char *path = under(p->repo, "calla", p->commit);
+    bool there = path && file_exists(path);
+    mem_free(path);
+    return there;
+}
+
 bool hub_place_whole(const struct hub_place *p, char *missing, size_t n) {
     char *snapshot = hub_place_snapshot(p);
     bool ok = false;

@@ -32,6 +32,7 @@ int hub_place_link(const struct hub_place *p, const struct hub_file *f, struct c
 int hub_place_record(const struct hub_place *p, const struct hub_listing *l, struct calla_error *err);
 /* Whether everything that a pull of p->commit would give is there: by our record; where others fetched it, config.json and every shard.
  * missing [n]: what is not, for a message. */
+bool hub_place_recorded(const struct hub_place *p); /* whether a record of ours says what belongs to p->commit */
 bool hub_place_whole(const struct hub_place *p, char *missing, size_t n);
 
 /* The snapshot folder of a repository that was pulled (or fetched by another tool), whole. CALLA_E_NOT_FOUND says how to get it. */

@@ -202,7 +202,8 @@ int hub_pull(const struct hub_pull_options *o, char **snapshot, struct calla_err
     pthread_mutex_init(&p->fetch.lock, NULL);
     int code = hub_place_open(&p->place, o->env->cache, &o->repo, err);
     bool pinned = !code && hub_is_commit(o->repo.revision), known = !code && hub_place_resolve(&p->place, &o->repo);
-    bool whole = known && (pinned || o->env->offline) && hub_place_whole(&p->place, missing, sizeof missing);
+    bool sure = known && (o->env->offline || (pinned && hub_place_recorded(&p->place))); /* else only the hub can say what belongs to it */
+    bool whole = sure && hub_place_whole(&p->place, missing, sizeof missing);
     if (!code && !(whole && !o->check)) {
         if (o->env->offline)
             code = err_set(err, CALLA_E_NOT_FOUND, "%s@%s: HF_HUB_OFFLINE is set, and in the cache %s %s", o->repo.name, o->repo.revision,
