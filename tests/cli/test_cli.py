@@ -452,7 +452,26 @@ def test_serve(think):
     assert taken == ""
     serving.terminate()
     assert serving.wait(30) == 0
-    assert "stopping" in serving.stderr.read()
+    said = serving.stderr.read()
+    assert "stopping" in said and said.count(" POST /v1/chat/completions 200 ") == 4 and said.count(" finish=stop") == 4
+    serving.stdout.close(), serving.stderr.close()
+
+
+@pytest.mark.parametrize("option", ["--log-json", "--quiet"])
+def test_serve_log(option):
+    serving = subprocess.Popen([CALLA, "serve", "--model", MINI, "--port", "0", "--max-seq", "256", option], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    url = serving.stdout.readline().split()[-1]
+    serving.stdout.readline()
+    for path in ("/", "/health"):
+        urllib.request.urlopen(url + path, timeout=60).close()
+    serving.terminate()
+    assert serving.wait(30) == 0
+    said = serving.stderr.read()
+    if option == "--quiet":
+        assert said == ""
+    else:
+        lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        assert sorted((line["path"], line["status"]) for line in lines) == [("/", 200), ("/health", 200)]
     serving.stdout.close(), serving.stderr.close()
 
 
