@@ -1,5 +1,5 @@
-# The HTTP server's black-box tests: pytest with the official openai client, against the scripted engine and (test_real.py) the mini model.
-set(CALLA_PYTHON "python3" CACHE STRING "the Python that runs the tests; it needs pytest, openai and requests")
+# The HTTP server's black-box tests: pytest with the official openai and anthropic clients, against the scripted engine and (test_real.py) the mini model.
+set(CALLA_PYTHON "python3" CACHE STRING "the Python that runs the tests; it needs what tests/requirements.txt names")
 add_executable(calla-scripted-server tests/server/test_server.c tests/server/scripted_engine.c)
 target_link_libraries(calla-scripted-server PRIVATE room_server room_text room_base)
 add_executable(calla-test-server tests/server/test_server.c)
@@ -13,6 +13,11 @@ foreach(test ${server_tests})
   set_tests_properties(server/${stem} PROPERTIES TIMEOUT 1800 SKIP_RETURN_CODE 77)
 endforeach()
 set_tests_properties(server/test_chat PROPERTIES LABELS threads) # the scripted server under the thread sanitizer
+set_tests_properties(server/test_together PROPERTIES LABELS nosan) # hundreds of turns of the mini model
+# the same with many more requests
+add_test(NAME server/described_long COMMAND ${CMAKE_COMMAND} -E env CALLA_BIN=${CMAKE_BINARY_DIR} CALLA_TIER=_slow ${CALLA_PYTHON} ${CMAKE_SOURCE_DIR}/tests/server/run.py ${CMAKE_SOURCE_DIR}/tests/server/test_described.py
+         WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(server/described_long PROPERTIES TIMEOUT 7200 SKIP_RETURN_CODE 77 LABELS "slow;nosan")
 set_tests_properties(server/test_page PROPERTIES LABELS slow) # in a browser, which only the slow tier installs
 # Many clients at once: tests/server/load.py says what must hold. Twenty seconds each in every tier; ten minutes, and two under the thread sanitizer, in the slow one.
 function(load_test name program seconds)
