@@ -331,7 +331,8 @@ static unsigned type_of(const struct json *v) {
 static void draw_values(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to) {
     struct str text = {0};
     if (s->pattern.p || s->min_length || s->max_length != MACHINE_NO_MAX || s->low.given || s->high.given || s->min_items ||
-        s->max_items != MACHINE_NO_MAX || s->properties || s->has_items || s->prefix)
+        s->max_items != MACHINE_NO_MAX || s->properties || s->has_additional || s->names || s->min_properties ||
+        s->max_properties != MACHINE_NO_MAX || s->has_items || s->prefix)
         schema_fail(&d->r, s->values ? s->values->value : NULL,
                     "cannot be enforced together with other limits of the value; leave those out");
     for (const struct schema_value *v = s->values; v && !failed(d); v = v->next) {

@@ -219,19 +219,50 @@ static struct schema_property *own_property(const struct reading *k, struct slic
     return k->r->rc ? NULL : append_property(k, name, NULL);
 }
 
+static struct json *copy_node(struct schema_reader *r, const struct json *node, const char *key, struct json *next) {
+    struct json *copy = arena_alloc(r->arena, sizeof *copy);
+    if (!copy) {
+        no_memory(r);
+        return NULL;
+    }
+    *copy = *node;
+    copy->next = next;
+    copy->key = slice_of(key);
+    return copy;
+}
+
+/* {"allOf": [a, b]}, as if the client had written it. */
+static const struct json *both(struct schema_reader *r, const struct json *a, const struct json *b) {
+    if (slice_eq(a->raw, b->raw)) return a;
+    char *raw = arena_alloc(r->arena, a->raw.n + b->raw.n + 1); /* tells it apart from other schemas, no more */
+    struct json *second = copy_node(r, b, "", NULL), *first = copy_node(r, a, "", second);
+    if (!raw || !first || !second) {
+        no_memory(r);
+        return a;
+    }
+    memcpy(raw, a->raw.p, a->raw.n);
+    raw[a->raw.n] = '&';
+    memcpy(raw + a->raw.n + 1, b->raw.p, b->raw.n);
+    const struct slice text = {raw, a->raw.n + b->raw.n + 1};
+    struct json *list = copy_node(r, &(struct json){.type = JSON_ARRAY, .raw = text, .child = first, .count = 2}, "allOf", NULL);
+    struct json *node = list ? copy_node(r, &(struct json){.type = JSON_OBJECT, .raw = text, .child = list, .count = 1}, "", NULL) : NULL;
+    r->reads += 2 + (unsigned)(text.n / 64);
+    return node ? node : a;
+}
+
 static void read_properties(const struct reading *k, const struct json *v) {
     k->s->implied |= TYPE_OBJECT;
     if (v->type != JSON_OBJECT) {
         schema_fail(k->r, v, "must be an object");
         return;
     }
-    if (k->s->closed && k->s->has_properties) schema_fail(k->r, v, "cannot be joined to an object with additionalProperties false");
+    bool bound = k->s->has_additional && k->s->additional_in != k->node && k->s->additional->type != JSON_TRUE;
     k->s->has_properties |= v->child != NULL;
     for (const struct json *m = v->child; m && !k->r->rc; m = m->next) {
         struct schema_property *p = own_property(k, m->key, v);
         if (!p) return;
-        if (!p->value) p->value = m;
-        else if (!slice_eq(p->value->raw, m->raw)) schema_fail(k->r, m, "is declared twice, which cannot be enforced together");
+        if (bound && !p->value) schema_fail(k->r, m, "cannot be joined to a schema whose additionalProperties speaks of it");
+        p->value = p->value ? both(k->r, p->value, m) : m;
     }
 }
 
@@ -256,20 +287,30 @@ static void read_additional(const struct reading *k, const struct json *v) {
     if (v->type != JSON_OBJECT && v->type != JSON_TRUE && v->type != JSON_FALSE) schema_fail(k->r, v, "must be a schema");
     else if (k->s->has_additional && !slice_eq(k->s->additional ? k->s->additional->raw : slice_of("false"), v->raw))
         schema_fail(k->r, v, "holds besides another one, which cannot be enforced together");
+    const struct json *own = json_get(k->node, "properties");
+    for (const struct schema_property *p = k->s->properties; p && v->type != JSON_TRUE; p = p->next) {
+        bool listed = false;
+        for (const struct json *m = own ? own->child : NULL; m && !listed; m = m->next) listed = slice_eq(m->key, p->name);
+        if (p->value && !listed) schema_fail(k->r, v, "speaks of properties of a schema that it is joined to, which cannot be enforced");
+    }
+    k->r->reads += k->s->n_properties;
     k->s->has_additional = true;
     k->s->closed = v->type == JSON_FALSE;
     k->s->additional = v;
+    k->s->additional_in = k->node;
 }
 
 static void read_items(const struct reading *k, const struct json *v) {
     k->s->implied |= TYPE_ARRAY;
     if (v->type == JSON_ARRAY) { /* as drafts before 2020 wrote prefixItems */
         k->s->prefix = v;
+        k->s->prefix_in = k->node;
         return;
     }
     if (k->s->has_items && !slice_eq(k->s->items->raw, v->raw))
         schema_fail(k->r, v, "holds besides another one, which cannot be enforced together");
     k->s->items = v;
+    k->s->items_in = k->node;
     k->s->has_items = true;
 }
 
@@ -277,7 +318,10 @@ static void read_prefix(const struct reading *k, const struct json *v) {
     k->s->implied |= TYPE_ARRAY;
     if (v->type != JSON_ARRAY) schema_fail(k->r, v, "must be a list of schemas");
     else if (k->s->prefix && k->s->prefix != v) schema_fail(k->r, v, "holds besides another one, which cannot be enforced together");
-    else k->s->prefix = v;
+    else {
+        k->s->prefix = v;
+        k->s->prefix_in = k->node;
+    }
 }
 
 static bool same_value(const struct json *a, const struct json *b) {
@@ -396,7 +440,7 @@ static void read_keyword(const struct reading *k, const struct json *v) {
     else if (slice_is(key, "additionalProperties")) read_additional(k, v);
     else if (slice_is(key, "propertyNames")) {
         k->s->implied |= TYPE_OBJECT;
-        k->s->names = v;
+        k->s->names = k->s->names ? both(k->r, k->s->names, v) : v;
     } else if (slice_is(key, "items") && !(v->type == JSON_ARRAY && !v->child)) read_items(k, v);
     else if (slice_is(key, "additionalItems")) {
         if (k->s->prefix || json_get(k->node, "items")) read_items(k, v);
@@ -430,6 +474,8 @@ void schema_merge(struct schema_reader *r, struct schema *s, const struct json *
         read_keyword(&k, m);
         r->reads++;
     }
+    if (s->prefix && s->has_items && s->prefix_in != s->items_in)
+        schema_fail(r, s->items, "speaks of the first items of a schema that it is joined to, which cannot be enforced");
     if (all && all->type != JSON_ARRAY) schema_fail(r, all, "must be a list of schemas");
     for (const struct json *one = all ? all->child : NULL; one && !r->rc; one = one->next) schema_merge(r, s, one, depth + 1);
 }

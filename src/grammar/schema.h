@@ -44,9 +44,11 @@ struct schema {
     bool shared; /* the list is also another schema's, so it is copied before it changes */
     bool has_properties, closed, has_additional;
     const struct json *additional, *names; /* NULL: anything */
+    const struct json *additional_in;      /* the node that says so, which speaks of all names but its own */
     uint32_t min_properties, max_properties;
     /* arrays */
     const struct json *items, *prefix;
+    const struct json *items_in, *prefix_in; /* the nodes that say so: items speaks of what its own node's prefix leaves */
     bool has_items;
     uint32_t min_items, max_items;
     /* strings */
