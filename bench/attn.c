@@ -3,7 +3,8 @@
  *
  * Usage: calla-bench-attn [THREADS [ISA [KV [CONTEXT...]]]]; KV 8, 16 or 32, 0: all. Figures are minima of alternating rounds: time of the
  * operation for one layer, bytes of KV read and the rate that makes, multiply-adds and the rate that makes. Beside them stand the rates of
- * this machine: a pure read of the same pages, and chains of fused multiply-adds in registers as long as the kernels' own.
+ * this machine: a pure read of the same pages, and the matrix kernel over operands that stay in the first-level cache. One thread is timed
+ * by processor time, which a busy machine falsifies less; several by wall time.
  */
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/mix.h"
@@ -65,7 +66,7 @@ static void read_pages(void *ctx, int begin, int end, int worker) {
     for (int i = 0; i < 8; i++) b->sink += s[i];
 }
 
-/* The machine's multiply-adds: the score kernel over operands that stay in the first cache. */
+/* The machine's multiply-adds: the matrix kernel over operands that stay in the first cache. */
 struct peak {
     const struct mix_kernels *k;
     float *a, *b, *c;
@@ -75,7 +76,7 @@ static void multiply(void *ctx, int begin, int end, int worker) {
     for (int i = begin; i < end; i++) p->k->gemm(6, 32, 256, p->a, MIX_LD(256), p->b, 32, p->c + worker * 6 * 32, 32, NULL);
 }
 
-static void fill(struct bench *b, int kv, int context) {
+static void fill(struct bench *b, int context) {
     const int pages = context / BE_PAGE + MAX_ROWS / BE_PAGE + 1;
     struct be_info info;
     be_ops(b->be)->info(b->be, &info);
@@ -85,7 +86,6 @@ static void fill(struct bench *b, int kv, int context) {
     b->state.page_count = pages;
     if (!b->state.pool.data || !b->state.pages) exit(1);
     for (int i = 0; i < pages; i++) b->state.pages[i] = i;
-    (void)kv;
     /* one page as the back end writes it, then copies of it */
     attend(b, 0, BE_PAGE);
     const size_t page = b->pool_bytes / (size_t)pages;
@@ -126,7 +126,7 @@ static void run(int threads, const char *isa, int kv, int context) {
     b.k = floats((size_t)MAX_ROWS * KV_HEADS * DIM, 2, 2);
     b.v = floats((size_t)MAX_ROWS * KV_HEADS * DIM, 3, 2);
     b.y = floats((size_t)MAX_ROWS * HEADS * DIM, 4, 0);
-    fill(&b, kv, context);
+    fill(&b, context);
     struct cpu *c = cpu_of(b.be);
     alone = pool_threads(c->pool) == 1;
     struct peak peak = {mix_kernels(c->k->name), floats(6 * MIX_LD(256), 5, 1).data, floats(256 * 32, 6, 1).data,

@@ -44,14 +44,16 @@ static void ahead(const char *p, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
 }
 
-/* mq queries by mk keys. */
-INLINE void score_grid(const int kv_bytes, const int mq, const int mk, const int n, const float *q, const char *k, float *out) {
+/* mq queries by mk keys; v (may be NULL): the values of these keys, fetched meanwhile, for they come next. */
+INLINE void score_grid(const int kv_bytes, const int mq, const int mk, const int n, const float *q, const char *k, const char *v,
+                       float *out) {
     const ptrdiff_t ld = MIX_LD(n), row = (ptrdiff_t)n * kv_bytes;
     vf acc[8][3];
     for (int i = 0; i < mq; i++)
         for (int j = 0; j < mk; j++) acc[i][j] = splat(0);
     for (ptrdiff_t c = 0; c < n; c += LANES) {
         vf kc[3];
+        if (v) __builtin_prefetch(v + c * mk * kv_bytes, 0, 2);
         for (int j = 0; j < mk; j++) kc[j] = stored(kv_bytes, k + j * row, c);
         for (int i = 0; i < mq; i++) {
             vf qc = load(q + i * ld + c);
@@ -74,15 +76,15 @@ INLINE void score_stored(const int kv_bytes, const int n, const struct mix_block
     for (int j = first, keys; j < end; j += keys) {
         const char *k = (const char *)b->k + (size_t)j * row;
         keys = end - j < GRID_COLUMNS ? 1 : GRID_COLUMNS;
-        ahead((const char *)b->v + (size_t)j * row, (size_t)keys * row);
         for (int i = at, queries; i < at + m; i += queries) {
             const float *q = b->q + i * MIX_LD(n);
+            const char *v = i == at ? (const char *)b->v + (size_t)j * row : NULL;
             float *out = b->scores + i * MIX_LD_GRID + j;
             queries = at + m - i < GRID_QUERIES ? 1 : GRID_QUERIES;
-            if (queries > 1 && keys > 1) score_grid(kv_bytes, GRID_QUERIES, GRID_COLUMNS, n, q, k, out);
-            else if (queries > 1) score_grid(kv_bytes, GRID_QUERIES, 1, n, q, k, out);
-            else if (keys > 1) score_grid(kv_bytes, 1, GRID_COLUMNS, n, q, k, out);
-            else score_grid(kv_bytes, 1, 1, n, q, k, out);
+            if (queries > 1 && keys > 1) score_grid(kv_bytes, GRID_QUERIES, GRID_COLUMNS, n, q, k, v, out);
+            else if (queries > 1) score_grid(kv_bytes, GRID_QUERIES, 1, n, q, k, v, out);
+            else if (keys > 1) score_grid(kv_bytes, 1, GRID_COLUMNS, n, q, k, v, out);
+            else score_grid(kv_bytes, 1, 1, n, q, k, v, out);
         }
     }
 }
