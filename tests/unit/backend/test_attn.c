@@ -298,7 +298,7 @@ static void neighbours_do_not_matter(void **ctx) {
 }
 
 /* What 8 bits cost: answers of the published head size against those from float32 keys and values, the largest difference relative to the
- * largest answer. Scores of these rows have a standard deviation of 1.5; a key's rounding moves one by about 0.5%. */
+ * largest answer. */
 static void eight_bits_are_near(void **ctx) {
     (void)ctx;
     struct be_dims d = small_dims();
