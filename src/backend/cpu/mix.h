@@ -77,6 +77,10 @@ struct mix_kernels {
     void (*join)(int n, float max, float sum, const float *acc, float *total_max, float *total_sum, float *total);
     /* y = acc / sum * sigmoid(gate). */
     void (*finish)(int n, float sum, const float *acc, const float *gate, float *y);
+
+    /* ---- moe ---- */
+    /* gate = silu(gate) * up, n of each, plain rows. */
+    void (*swiglu)(int n, float *gate, const float *up);
 };
 /* By the name of a cpu_kernels table; unknown names get the portable one. */
 const struct mix_kernels *mix_kernels(const char *name);

@@ -2,6 +2,7 @@
  * with. The including file defines MIX_TABLE and MIX_NAME. */
 #include "backend/cpu/mix_attn.h"
 #include "backend/cpu/mix_gdn.h"
+#include "backend/cpu/mix_moe.h"
 
 extern const struct mix_kernels MIX_TABLE;
 const struct mix_kernels MIX_TABLE = {
@@ -18,4 +19,5 @@ const struct mix_kernels MIX_TABLE = {
     .store8 = store8,
     .join = join,
     .finish = finish,
+    .swiglu = swiglu,
 };

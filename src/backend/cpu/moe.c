@@ -6,6 +6,7 @@
  * first job.
  */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/mix.h"
 #include <math.h>
 #include <string.h>
 
@@ -34,6 +35,7 @@ struct moe_ws {
     float *result;                        /* [slots][hidden] */
     struct job *jobs;                     /* [experts + 1] */
     int n_jobs;
+    const struct mix_kernels *k;
     void *memory; /* of all but the act_buffers */
     size_t bytes;
     /* the pass */
@@ -138,8 +140,6 @@ static void group_rows(struct moe_ws *ws) {
 
 /* ---- experts ---- */
 
-static inline float silu(float x) { return x / (1.0f + expf(-x)); }
-
 static void gate_up_blocks(void *ctx, int begin, int end, int worker) {
     (void)worker;
     struct moe_ws *ws = ctx;
@@ -151,8 +151,8 @@ static void gate_up_blocks(void *ctx, int begin, int end, int worker) {
         cpu_mul(ws->c, j->gate, j->expert, o, stop - o, ws->input + j->first, j->count, j->gated + o, (size_t)j->width);
         cpu_mul(ws->c, j->up, j->expert, o, stop - o, ws->input + j->first, j->count, j->upped + o, (size_t)j->width);
         for (int r = 0; r < j->count; r++) {
-            float *gated = j->gated + (size_t)r * j->width, *upped = j->upped + (size_t)r * j->width;
-            for (int n = o; n < stop; n++) gated[n] = silu(gated[n]) * upped[n];
+            size_t at = (size_t)r * j->width + o;
+            ws->k->swiglu(stop - o, j->gated + at, j->upped + at);
         }
     }
 }
@@ -257,6 +257,7 @@ int cpu_moe_prepare(struct cpu *c, struct calla_error *err) {
     if (!ws) return err_set(err, CALLA_E_MEMORY, "cpu: no memory for the workspace of the experts");
     c->moe_ws = ws;
     ws->c = c;
+    ws->k = mix_kernels(c->k->name);
     ws->bytes = lay_out(ws, d);
     ws->memory = mem_map(ws->bytes);
     if (!ws->memory) return err_set(err, CALLA_E_MEMORY, "cpu: no memory for %zu bytes of the experts' results", ws->bytes);

@@ -107,21 +107,17 @@ struct argmax_job {
 };
 
 static int32_t largest(const float *v, int n) {
-    int best = 0;
-    float most = v[0] == v[0] ? v[0] : -INFINITY;
-    for (int i = 1; i < n; i++) {
-        if (v[i] > most) {
-            most = v[i];
-            best = i;
-        }
-    }
-    /* a leading NaN must not win over a row's -inf */
-    if (best == 0 && v[0] != v[0]) {
-        for (int i = 1; i < n; i++)
-            if (v[i] == v[i]) return i;
-        return -1;
-    }
-    return best;
+    enum { LANES = 32 };
+    float lane[LANES], most = -INFINITY;
+    for (int l = 0; l < LANES; l++) lane[l] = -INFINITY;
+    int i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++) lane[l] = v[i + l] > lane[l] ? v[i + l] : lane[l];
+    for (int l = 0; l < LANES; l++) most = lane[l] > most ? lane[l] : most;
+    for (; i < n; i++) most = v[i] > most ? v[i] : most;
+    for (int first = 0; first < n; first++)
+        if (v[first] == most) return first;
+    return -1; /* nothing but NaN */
 }
 
 static void argmax_rows(void *ctx, int begin, int end, int worker) {

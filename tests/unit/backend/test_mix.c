@@ -245,6 +245,20 @@ static void softmax_runs_over_pages(void **ctx) {
     }
 }
 
+/* Every length about whole vectors; nothing behind the row is touched. */
+static void swiglu_is_near(void **ctx) {
+    (void)ctx;
+    for (int i = 0; i < isas; i++) {
+        for (int n = 1; n <= 70; n++) {
+            float *gate = randoms((size_t)n + 20, 1, 30), *was = randoms((size_t)n + 20, 1, 30), *up = randoms((size_t)n, 2, 2);
+            list[i]->swiglu(n, gate, up);
+            for (int c = 0; c < n; c++) assert_true(near(gate[c], was[c] * sigmoid_ref(was[c]) * up[c], fabs((double)was[c] * up[c])));
+            assert_memory_equal(gate + n, was + n, 20 * sizeof(float));
+            free(gate), free(was), free(up);
+        }
+    }
+}
+
 int main(void) {
     const struct cpu_kernels *found[CPU_ISAS];
     isas = cpu_isa_list(found);
@@ -262,6 +276,7 @@ int main(void) {
         cmocka_unit_test(norms_and_gates),
         cmocka_unit_test(chunk_and_step_follow_the_rule),
         cmocka_unit_test(softmax_runs_over_pages),
+        cmocka_unit_test(swiglu_is_near),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
