@@ -74,35 +74,33 @@ static inline __attribute__((always_inline)) void tile_group(const struct tile *
 #define STEP_ROWS(rows)                                                                                                                    \
     for (int k = 0; k < n; k++) {                                                                                                          \
         ask(ahead);                                                                                                                        \
-        tile_group(t, k, x, g0 + k, rows, lanes);                                                                                          \
+        tile_group(t, k, x + r, g0 + k, rows, lanes + r);                                                                                  \
     }
-/* All n groups of the tile times at most STEP activation rows. */
-static void tile_step(const struct tile *t, const struct act_row *x, int rows, int g0, int n, struct lanes *lanes, struct ahead *ahead) {
-    switch (rows) {
-    case 1: STEP_ROWS(1) break;
-    case 2: STEP_ROWS(2) break;
-    case 3: STEP_ROWS(3) break;
-    case 4: STEP_ROWS(4) break;
-    case 5: STEP_ROWS(5) break;
-    case 6: STEP_ROWS(6) break;
-    case 7: STEP_ROWS(7) break;
-    default: STEP_ROWS(STEP)
+/* All n groups of the tile times `rows` activation rows: eight, then four, two, one at a time. */
+static void tile_rows(const struct tile *t, const struct act_row *x, int rows, int g0, int n, struct lanes *lanes, struct ahead *ahead) {
+    int r = 0;
+    for (; r + STEP <= rows; r += STEP) STEP_ROWS(STEP)
+    if (rows - r >= 4) {
+        STEP_ROWS(4)
+        r += 4;
     }
+    if (rows - r >= 2) {
+        STEP_ROWS(2)
+        r += 2;
+    }
+    if (r < rows) STEP_ROWS(1)
 }
 
 static void mul_tile(const struct weight_rows *w, int o, const struct act_row *x, int rows, float *y, size_t ld) {
     struct tile t;
     struct lanes lanes[ROWS];
-    int groups = w->in / GROUP, steps = (rows + STEP - 1) / STEP;
+    int groups = w->in / GROUP, steps = rows / STEP + rows % STEP / 4 + rows % 4 / 2 + rows % 2;
     struct ahead ahead = ahead_of(w, 4, o + TILE, TILE, steps * groups);
     if (groups < LANES) memset(lanes, 0, (size_t)rows * sizeof *lanes); /* else each lane's first group sets it */
     for (int g0 = 0; g0 < groups; g0 += LANES) {
         int n = min_int(LANES, groups - g0);
         load_tile(&t, w, o, g0, n);
-        for (int s = 0; s < steps; s++) { /* steps of equal size */
-            int r = s * rows / steps;
-            tile_step(&t, x + r, (s + 1) * rows / steps - r, g0, n, lanes + r, &ahead);
-        }
+        tile_rows(&t, x, rows, g0, n, lanes, &ahead);
     }
     for (int r = 0; r < rows; r++) {
         const __m512 *v = lanes[r].v;
