@@ -86,13 +86,13 @@ def test_usage(server, api):
 
 @pytest.mark.parametrize("api", APIS)
 def test_a_fault_in_the_middle(server, api):
-    mark = server.script([{"text": "hm\n</think>\n\nok"}, {"fail": "injected"}])
+    mark = server.script([{"text": "hm\n</think>\n\nzz"}, {"fail": "injected"}])
     body = {"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": mark}], "stream": True, "thinking": {"type": "adaptive"}}
     if api == "responses":
         body["input"] = body.pop("messages")
     path = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}[api]
     text = requests.post(server.url + path, json=body).content.decode()
-    assert "\"ok\"" in text and "event: error\n" in text and "injected" in text
+    assert "\"z" in text and "event: error\n" in text and "injected" in text
     assert "[DONE]" not in text and "response.completed" not in text and "message_stop" not in text
     if api == "responses":
         assert text.rstrip().split("\n")[-2] == "event: response.failed"
