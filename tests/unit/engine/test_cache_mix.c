@@ -1,6 +1,6 @@
-/* Random schedules over the real model: who comes when, how long, with which chunk, cache, interval and disk, who gives up, which step
- * fails, when the engine is restarted. Every id and log probability is that of the same prompt alone without a cache, to the bit; where a
- * prompt goes on after an answer, and so may begin at a decoded state, within the tolerance of docs/numerics.md.
+/* Random schedules over the real model: who comes when, how long, with which chunk, KV type, cache, interval and disk, who gives up, which
+ * step fails, when the engine is restarted. Every id and log probability is that of the same prompt alone without a cache, to the bit;
+ * where a prompt goes on after an answer, and so may begin at a decoded state, within the tolerance of docs/numerics.md.
  *
  *   test_cache_mix                              a few schedules of each checkpoint
  *   test_cache_mix CHECKPOINT COUNT [FIRST]     so many of one; each prints its seed first, and CHECKPOINT 1 SEED is that schedule again
@@ -36,16 +36,17 @@ struct wish {
 /* The same prompts under one arithmetic. */
 static struct world {
     struct calla_options options;
+    uint64_t block_bytes;
     struct calla_engine *alone; /* one at a time and no cache */
     struct wish wishes[PROMPTS];
-} worlds[2];
+} worlds[3];
 static struct world *world;
-static uint64_t block_bytes;
 
-static struct calla_options options_of(enum calla_compute compute) {
+static struct calla_options options_of(enum calla_compute compute, int kv) {
     struct calla_options o = tiny_options();
     o.model = checkpoint->folder;
     o.compute = compute;
+    o.kv = kv;
     return o;
 }
 
@@ -82,14 +83,14 @@ static const struct wish *wish_of(int i) {
     return w;
 }
 
-static void open_world(struct world *to, enum calla_compute compute) {
-    struct calla_options o = options_of(compute);
+static void open_world(struct world *to, enum calla_compute compute, int kv) {
+    struct calla_options o = options_of(compute, kv);
     memset(to, 0, sizeof *to);
     to->options = o;
     o.cache_bytes = CALLA_CACHE_OFF;
     o.parallel = 1;
     to->alone = open_tiny(o);
-    block_bytes = model_block_bytes(to->alone->model);
+    to->block_bytes = model_block_bytes(to->alone->model);
 }
 
 struct guest {
@@ -145,9 +146,9 @@ static struct calla_options random_options(const char *dir) {
     o.parallel = 1 + pick(4);
     o.threads = 1 + pick(2);
     o.cache_interval = intervals[pick(3)];
-    o.cache_bytes = !dir && pick(6) == 0 ? CALLA_CACHE_OFF : 1 + (uint64_t)pick(40) * block_bytes;
+    o.cache_bytes = !dir && pick(6) == 0 ? CALLA_CACHE_OFF : 1 + (uint64_t)pick(40) * world->block_bytes;
     o.cache_dir = dir;
-    o.cache_disk_bytes = (uint64_t)(1 + pick(20)) * 16 * block_bytes;
+    o.cache_disk_bytes = (uint64_t)(1 + pick(20)) * 16 * world->block_bytes;
     return o;
 }
 
@@ -191,7 +192,7 @@ static void life(const struct calla_options *o, int turns) {
 }
 
 static void schedule(const char *dir) {
-    world = &worlds[pick(3) == 0];
+    world = &worlds[pick(3)];
     bool disk = pick(3) == 0;
     int lives = disk ? 2 + pick(2) : 1;
     for (int i = 0; i < lives; i++) {
@@ -205,8 +206,9 @@ static void as_alone_in_any_company(void **state) {
     char dir[] = "/tmp/calla-cache-XXXXXX", command[100];
     assert_non_null(mkdtemp(dir));
     snprintf(command, sizeof command, "rm -rf %s", dir);
-    open_world(&worlds[0], CALLA_COMPUTE_DEFAULT);
-    open_world(&worlds[1], CALLA_COMPUTE_FLOAT32);
+    open_world(&worlds[0], CALLA_COMPUTE_DEFAULT, 0);
+    open_world(&worlds[1], CALLA_COMPUTE_FLOAT32, 0);
+    open_world(&worlds[2], CALLA_COMPUTE_DEFAULT, 8);
     for (int i = 0; i < count; i++) {
         seed = first + (uint64_t)i;
         drawn = 0;
@@ -215,7 +217,7 @@ static void as_alone_in_any_company(void **state) {
         schedule(dir);
         assert_int_equal(system(command), 0);
     }
-    for (int i = 0; i < 2; i++) calla_engine_close(worlds[i].alone);
+    for (size_t i = 0; i < COUNT(worlds); i++) calla_engine_close(worlds[i].alone);
 }
 
 int main(int argc, char **argv) {
