@@ -33,7 +33,7 @@ struct be_buffer {
 enum be_compute { BE_DEFAULT, BE_FLOAT32 };
 struct be_options {
     enum be_compute compute;
-    int threads;     /* 0: all this process may use */
+    int threads;     /* 0: those that suit this process's processors */
     const char *isa; /* NULL: best */
     int kv;          /* bits of an element of the KV cache: 8, 16 or 32; 0: the mode's own, 16 or in BE_FLOAT32 32 */
 };

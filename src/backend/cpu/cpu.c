@@ -220,7 +220,7 @@ int cpu_open(struct backend **out, const struct be_options *options, struct call
     c->compute = options->compute;
     c->kv_bytes = options->kv ? options->kv / 8 : options->compute == BE_FLOAT32 ? 4 : 2;
     int rc = cpu_isa_pick(options->isa, &c->k, err);
-    if (rc == 0) rc = pool_new(&c->pool, options->threads ? options->threads : cpu_count(), err);
+    if (rc == 0) rc = pool_new(&c->pool, options->threads ? options->threads : cpu_cores(""), err);
     if (rc) {
         mem_free(c);
         return rc;

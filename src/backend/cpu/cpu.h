@@ -75,6 +75,10 @@ int cpu_isa_list(const struct cpu_kernels *out[CPU_ISAS]);
 /* The table called name, or the best for NULL. CALLA_E_UNSUPPORTED names what can be had. */
 int cpu_isa_pick(const char *name, const struct cpu_kernels **out, struct calla_error *err);
 
+/* cores.c: threads where none are asked for: a physical core each, of the fast kind where there are two kinds, and no more than affinity
+ * and quota allow. `root` stands before /sys: "" outside of tests. */
+int cpu_cores(const char *root);
+
 struct be_weight {
     struct affine a;
 };
