@@ -24,12 +24,25 @@ enum calla_compute { CALLA_COMPUTE_DEFAULT, CALLA_COMPUTE_FLOAT32 };
 typedef void calla_log_fn(void *ctx, int level, const char *line);        /* level 0 error .. 3 debug; any thread */
 typedef void calla_progress_fn(void *ctx, uint64_t done, uint64_t total); /* bytes, while loading; on the caller's thread */
 
+/* Design choices of the CPU back end that may be switched off to measure what each is worth (`calla ablate`); answers stay within the bars
+ * of docs/numerics.md. */
+enum calla_off {
+    CALLA_OFF_INTEGER = 1, /* 4-bit products: float32 activations instead of int8 ones */
+    CALLA_OFF_FUSED = 2,   /* ... and each weight row made float32 in memory before it is multiplied */
+    CALLA_OFF_GROUPED = 4, /* experts: each row alone instead of all rows that visit one together */
+    CALLA_OFF_FETCH = 8,   /* no early fetches of weights and of the rows that the DeltaNet reads */
+    CALLA_OFF_CHUNK = 16,  /* DeltaNet: prompt rows one by one instead of in chunks of 64 */
+    CALLA_OFF_WIDEN = 32,  /* attention of few queries: keys and values through a float32 tile instead of registers */
+    CALLA_OFF_SPIN = 64,   /* threads without work sleep at once */
+    CALLA_OFF_ALL = 127
+};
+
 struct calla_options {
     const char *model;   /* checkpoint folder; required */
     const char *backend; /* NULL or "auto", "cpu", "cuda", "metal" */
     const char *isa;     /* NULL: the best this processor has; "portable", "avx2", "avx512", "neon" */
     enum calla_compute compute;
-    int threads;           /* 0: one per processor this process may use */
+    int threads;           /* 0: one per physical core this process may use */
     int max_seq;           /* tokens of context per sequence; 0: 32768 or the model's own limit, whichever is less */
     int parallel;          /* sequences that run at once; 0: 4 */
     int queue;             /* requests that may wait; 0: 64 */
@@ -45,6 +58,7 @@ struct calla_options {
     const void *identity;
     size_t identity_n; /* what ids mean (tokenizer, template): state kept outside the process is good only where these bytes are the same;
                           copied */
+    unsigned off;      /* bits of enum calla_off: for measurement alone */
     calla_log_fn *log; /* NULL: silent */
     calla_progress_fn *progress;
     void *ctx; /* for both */
