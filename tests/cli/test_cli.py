@@ -326,7 +326,7 @@ def test_prompt_reads_a_request_as_the_server_does():
     assert prompt_of(tools=[f, g], tool_choice={"type": "function", "function": {"name": "g"}}).endswith("<tool_call>\n<function=g>\n")
     assert prompt_of(tools=[f], tool_choice="required").endswith("<tool_call>\n<function=f>\n")
     assert prompt_of(tools=[f, g], tool_choice="required").endswith("<tool_call>\n<function=")
-    for bad in ({"tool_choice": "required"}, {"reasoning_effort": "lots"}, {"messages": []}, {"messages": None}, {"response_format": {"type": "json_object"}},
+    for bad in ({"tool_choice": "required"}, {"reasoning_effort": "lots"}, {"messages": []}, {"messages": None}, {"response_format": {"type": "xml"}},
                 {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}):
         calla("prompt", text=json.dumps({"messages": [{"role": "user", "content": "hi"}], **bad}), rc=2)
     calla("prompt", text="{", rc=5)
