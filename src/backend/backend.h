@@ -31,11 +31,23 @@ struct be_buffer {
 };
 
 enum be_compute { BE_DEFAULT, BE_FLOAT32 };
+/* Design choices switched off, to measure what each is worth; answers stay within the bars of docs/numerics.md. A back end ignores the bits
+ * of choices that it does not have. */
+enum be_off {
+    BE_OFF_INTEGER = 1, /* 4-bit products of float32 activations */
+    BE_OFF_FUSED = 2,   /* ... by weight rows made float32 in memory first */
+    BE_OFF_GROUPED = 4, /* experts: each row alone */
+    BE_OFF_FETCH = 8,   /* no early fetches of weights and of the rows gdn reads */
+    BE_OFF_CHUNK = 16,  /* gdn: the step form for every row */
+    BE_OFF_WIDEN = 32,  /* attention of few queries by way of a float32 tile */
+    BE_OFF_SPIN = 64    /* threads without work sleep at once */
+};
 struct be_options {
     enum be_compute compute;
     int threads;     /* 0: those that suit this process's processors */
     const char *isa; /* NULL: best */
     int kv;          /* bits of an element of the KV cache: 8, 16 or 32; 0: the mode's own, 16 or in BE_FLOAT32 32 */
+    unsigned off;    /* bits of be_off */
 };
 struct be_info {
     const char *name; /* "cpu" */

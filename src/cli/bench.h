@@ -1,5 +1,5 @@
-/* cli/bench.h - what `calla bench` measures. An arm is one kind of measurement at one size, made in a process of its own; it gives a number
- * for each field of its kind. Rows gather the numbers of an arm's repetitions.
+/* cli/bench.h - what `calla bench` and `calla ablate` measure. An arm is one kind of measurement at one size, made in a process of its own;
+ * it gives a number for each field of its kind. Rows gather the numbers of an arm's repetitions.
  */
 #ifndef CLI_BENCH_H
 #define CLI_BENCH_H
@@ -8,6 +8,7 @@
 #include "calla.h"
 #include "cli/machine.h"
 #include "cli/options.h"
+#include <limits.h>
 
 enum bench_kind { BENCH_BANDWIDTH, BENCH_CONTEXT, BENCH_SEQUENCES, BENCH_KINDS };
 enum { BENCH_FIELDS = 8, BENCH_SIZES = 16, BENCH_REPEATS = 100, BENCH_SEQUENCES_MOST = 255 };
@@ -24,6 +25,7 @@ struct bench_settings {
     int decode;      /* greedy steps after each prefill */
     int prompt;      /* ids of each of several sequences */
     int beside;      /* ids of each prompt that is read while they decode */
+    unsigned off;    /* design choices switched off, as in calla_options */
 };
 struct bench_arm {
     enum bench_kind kind;
@@ -35,6 +37,25 @@ int bench_measure(const struct bench_settings *settings, struct bench_arm arm, d
 /* Longest context that a sequence of this arm may reach. */
 int bench_longest(const struct bench_settings *settings, struct bench_arm arm);
 
+/* ---- arms in processes of their own ---- */
+struct bench_sizes {
+    int n, size[BENCH_SIZES];
+};
+/* "256,1024": rising or not, each from 1 to most. */
+int bench_read_sizes(const char *option, const char *text, int most, struct bench_sizes *out, struct calla_error *err);
+struct bench_launch {
+    char program[PATH_MAX];
+    const char *command; /* "bench" */
+    int argc;
+    char **argv; /* the options this command was given */
+};
+int bench_launch_from(struct bench_launch *out, const char *command, int argc, char **argv, struct calla_error *err);
+/* Start the command again with `--arm name` before its own options, and read what it tells. */
+int bench_spawn(const struct bench_launch *launch, const char *name, double values[BENCH_FIELDS], struct calla_error *err);
+/* The child's part: the values, or with a code the error, as one line on standard output. */
+int bench_tell(int code, const double values[BENCH_FIELDS], struct calla_error *err);
+
+/* ---- reports ---- */
 struct bench_spread {
     double min, median, max; /* NAN: no numbers */
 };
@@ -62,6 +83,9 @@ struct bench_bytes {
     double weights, state, kv, total;
 };
 struct bench_bytes bench_bytes_per_token(const struct bench_report *report, int context);
+/* Machine, model and settings: for JSON the first members of an object that is still open, for people the lines above a table. */
+void bench_head_json(const struct bench_report *report, struct str *out);
+void bench_head_table(const struct bench_report *report, struct str *out);
 void bench_print_json(const struct bench_report *report, struct str *out);
 void bench_print_table(const struct bench_report *report, struct str *out);
 /* A report that --json wrote, as a tree in `arena` over `text`. */

@@ -62,6 +62,7 @@ static int open_engine(struct bench *b, int parallel, int longest, struct calla_
     common.parallel = parallel;
     common.max_seq = longest;
     session_engine_options(&common, b->settings->dir, parallel, &o);
+    o.off = b->settings->off;
     uint64_t start = clock_ns();
     int code = calla_engine_open(&b->engine, &o, err);
     if (code) return code;

@@ -122,7 +122,7 @@ static void put_rows(const struct bench_report *r, enum bench_kind kind, struct 
     str_puts(out, "]");
 }
 
-void bench_print_json(const struct bench_report *r, struct str *out) {
+void bench_head_json(const struct bench_report *r, struct str *out) {
     const struct calla_model_info *i = r->info;
     str_putc(out, '{');
     put_text(out, "calla", CALLA_VERSION);
@@ -148,6 +148,10 @@ void bench_print_json(const struct bench_report *r, struct str *out) {
     put_text(out, "compute", i->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default");
     str_printf(out, ",\"kv\":%d,\"threads\":%d,\"decode_steps\":%d,\"repeat\":%d,\"prompt\":%d,\"beside\":%d", i->kv, i->threads,
                r->settings->decode, r->repeat, r->settings->prompt, r->settings->beside);
+}
+
+void bench_print_json(const struct bench_report *r, struct str *out) {
+    bench_head_json(r, out);
     put_rows(r, BENCH_CONTEXT, out);
     put_rows(r, BENCH_SEQUENCES, out);
     if (r->earlier) {
@@ -221,9 +225,8 @@ static void put_sequences(const struct bench_report *r, int width, struct str *o
     }
 }
 
-void bench_print_table(const struct bench_report *r, struct str *out) {
+void bench_head_table(const struct bench_report *r, struct str *out) {
     const struct calla_model_info *i = r->info;
-    int width = (r->repeat > 1 ? 23 : 15) + (r->earlier ? 9 : 0);
     char memory[32];
     str_printf(out, "%s, %d layers, on %s (%s), %d threads, %s, KV of %d bits\n", i->name, i->layers, i->backend, i->isa, i->threads,
                i->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types", i->kv);
@@ -231,6 +234,11 @@ void bench_print_table(const struct bench_report *r, struct str *out) {
     if (!isnan(r->bandwidth)) str_printf(out, ", which %d threads read at %.1f GB/s", i->threads, r->bandwidth / 1e9);
     str_printf(out, "\n%s; calla %s, commit %s, %s\n", r->machine.system, CALLA_VERSION, bench_commit, COMPILER);
     if (r->repeat > 1) str_printf(out, "minimum / median / maximum of %d\n", r->repeat);
+}
+
+void bench_print_table(const struct bench_report *r, struct str *out) {
+    int width = (r->repeat > 1 ? 23 : 15) + (r->earlier ? 9 : 0);
+    bench_head_table(r, out);
     if (r->earlier) str_printf(out, "(x...): by the median in %s\n", r->earlier_path);
     if (has_rows(r, BENCH_CONTEXT)) put_contexts(r, width, out);
     if (has_rows(r, BENCH_SEQUENCES)) put_sequences(r, width, out);

@@ -8,7 +8,7 @@
 
 static const struct command *const commands[] = {&cmd_run,    &cmd_chat,   &cmd_serve,    &cmd_info,     &cmd_verify,
                                                  &cmd_tokens, &cmd_prompt, &cmd_logprobs, &cmd_selftest, &cmd_eval,
-                                                 &cmd_bench,  &cmd_synth,  &cmd_pull};
+                                                 &cmd_bench,  &cmd_ablate, &cmd_synth,    &cmd_pull};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void overview(FILE *out) {

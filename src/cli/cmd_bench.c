@@ -2,166 +2,44 @@
  * memory, the threads or the warm caches of another; the child (--arm) prints one line of JSON.
  */
 #include "base/error.h"
-#include "base/json.h"
 #include "base/mem.h"
 #include "cli/bench.h"
 #include "cli/commands.h"
 #include "cli/session.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <math.h>
-#include <signal.h>
-#include <spawn.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-extern char **environ;
-
-struct sizes {
-    int n, size[BENCH_SIZES];
-};
-
-/* "256,1024": rising or not, each from 1 to most. */
-static int read_sizes(const char *option, const char *text, int most, struct sizes *out, struct calla_error *err) {
-    out->n = 0;
-    for (const char *p = text;; p++) {
-        char *end;
-        errno = 0;
-        long v = strtol(p, &end, 10);
-        if (end == p || errno || v < 1 || v > most || (*end && *end != ','))
-            return err_set(err, CALLA_E_USAGE, "--%s %s: whole numbers from 1 to %d are wanted, with commas between", option, text, most);
-        if (out->n == BENCH_SIZES) return err_set(err, CALLA_E_USAGE, "--%s: %d of them at most", option, BENCH_SIZES);
-        out->size[out->n++] = (int)v;
-        p = end;
-        if (!*p) return 0;
-    }
-}
 
 /* ---- the child ---- */
 static int read_arm(const char *text, struct bench_arm *out, struct calla_error *err) {
     const char *colon = strchr(text, ':');
-    struct sizes size;
+    struct bench_sizes size;
     for (int k = 0; colon && k < BENCH_KINDS; k++)
         if (strlen(bench_kinds[k].name) == (size_t)(colon - text) && !strncmp(bench_kinds[k].name, text, (size_t)(colon - text))) {
-            int code = read_sizes("arm", colon + 1, 1 << 20, &size, err);
+            int code = bench_read_sizes("arm", colon + 1, 1 << 20, &size, err);
             *out = (struct bench_arm){(enum bench_kind)k, size.size[0]};
             return code;
         }
     return err_set(err, CALLA_E_USAGE, "--arm %s: context:N, sequences:N or bandwidth:N is wanted", text);
 }
 
-/* {"values":[...]} or {"code":..,"error":".."}: the parent tells the error, so that it is told once. */
+/* The arm's name, measured in this process and told to the one that started it. */
 static int run_arm(const struct bench_settings *settings, const char *text, struct calla_error *err) {
     struct bench_arm arm;
     double values[BENCH_FIELDS];
-    struct str out = {0};
     int code = read_arm(text, &arm, err);
     if (!code) code = bench_measure(settings, arm, values, err);
-    if (code) {
-        str_printf(&out, "{\"code\":%d,\"error\":", code);
-        json_write_string(&out, err->message, strlen(err->message));
-    } else {
-        str_puts(&out, "{\"values\":[");
-        for (int f = 0; f < BENCH_FIELDS; f++) {
-            if (f) str_putc(&out, ',');
-            json_write_double(&out, values[f]);
-        }
-        str_putc(&out, ']');
-    }
-    str_puts(&out, "}");
-    if (out.failed) code = err_set(err, CALLA_E_MEMORY, "out of memory");
-    else puts(out.data), code = 0;
-    str_free(&out);
-    return code;
+    return bench_tell(code, values, err);
 }
 
 /* ---- the parent ---- */
-struct launch {
-    char program[PATH_MAX];
-    int argc;
-    char **argv; /* the options this command was given */
-};
-
-static int start_child(const struct launch *launch, const char *arm, int *fd, pid_t *pid, struct calla_error *err) {
-    int pipes[2];
-    char **argv = mem_calloc((size_t)launch->argc + 6, sizeof *argv);
-    if (!argv) return err_set(err, CALLA_E_MEMORY, "out of memory");
-    char *const first[] = {(char *)launch->program, (char *)"bench", (char *)"--arm", (char *)arm, (char *)"--quiet"};
-    memcpy(argv, first, sizeof first);
-    for (int i = 0; i < launch->argc; i++) argv[5 + i] = launch->argv[i];
-    int code = pipe(pipes) ? err_set(err, CALLA_E_IO, "pipe: %s", strerror(errno)) : 0;
-    if (!code) {
-        posix_spawn_file_actions_t actions;
-        posix_spawn_file_actions_init(&actions);
-        posix_spawn_file_actions_adddup2(&actions, pipes[1], 1);
-        posix_spawn_file_actions_addclose(&actions, pipes[0]);
-        posix_spawn_file_actions_addclose(&actions, pipes[1]);
-        int failed = posix_spawn(pid, launch->program, &actions, NULL, argv, environ);
-        posix_spawn_file_actions_destroy(&actions);
-        close(pipes[1]);
-        if (failed) {
-            close(pipes[0]);
-            code = err_set(err, CALLA_E_IO, "%s could not be started: %s", launch->program, strerror(failed));
-        }
-        *fd = pipes[0];
-    }
-    mem_free(argv);
-    return code;
-}
-
-static int read_all(int fd, struct str *out) {
-    char buf[4096];
-    for (;;) {
-        ssize_t n = read(fd, buf, sizeof buf);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return n < 0;
-        str_append(out, buf, (size_t)n);
-    }
-}
-
-static int read_values(const struct str *said, const char *arm, double values[BENCH_FIELDS], struct calla_error *err) {
-    struct arena arena = {0};
-    struct json *v = NULL;
-    int64_t failed;
-    int code = json_parse(said->data ? said->data : "", said->len, &arena, &v, err);
-    const struct json *list = json_get(v, "values"), *message = json_get(v, "error");
-    if (!code && json_int(json_get(v, "code"), &failed) && json_is(message, JSON_STRING))
-        code = err_set(err, (int)failed, "%s: %s", arm, message->string.p);
-    else if (code || !json_is(list, JSON_ARRAY) || list->count != BENCH_FIELDS)
-        code = err_set(err, CALLA_E_INTERNAL, "%s: its process said nothing that can be read", arm);
-    else {
-        const struct json *x = list->child;
-        for (int f = 0; f < BENCH_FIELDS; f++, x = x->next)
-            if (!json_double(x, &values[f])) values[f] = NAN;
-    }
-    arena_free(&arena);
-    return code;
-}
-
-static int spawn_arm(const struct launch *launch, struct bench_arm arm, double values[BENCH_FIELDS], struct calla_error *err) {
+static int spawn_arm(const struct bench_launch *launch, struct bench_arm arm, double values[BENCH_FIELDS], struct calla_error *err) {
     char name[48];
-    struct str said = {0};
-    int fd = -1, status = 0;
-    pid_t pid = 0;
     snprintf(name, sizeof name, "%s:%d", bench_kinds[arm.kind].name, arm.size);
-    int code = start_child(launch, name, &fd, &pid, err);
-    if (code) return code;
-    read_all(fd, &said);
-    close(fd);
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
-    if (WIFSIGNALED(status))
-        code = err_set(err, CALLA_E_INTERNAL, "%s: its process was ended by signal %d (%s)", name, WTERMSIG(status),
-                       strsignal(WTERMSIG(status)));
-    else code = read_values(&said, name, values, err);
-    str_free(&said);
-    return code;
+    return bench_spawn(launch, name, values, err);
 }
 
 /* Rounds over all arms, not arms over all rounds: a machine that grows slow does so for every row. */
-static int measure(struct bench_report *r, const struct launch *launch, bool quiet, struct calla_error *err) {
+static int measure(struct bench_report *r, const struct bench_launch *launch, bool quiet, struct calla_error *err) {
     double values[BENCH_FIELDS];
     int code = 0;
     r->bandwidth = NAN;
@@ -185,7 +63,7 @@ static int measure(struct bench_report *r, const struct launch *launch, bool qui
 /* ---- what to measure ---- */
 struct choice {
     const char *contexts, *sequences; /* as given; NULL: not */
-    struct sizes context, several;
+    struct bench_sizes context, several;
 };
 
 /* The contract's contexts: those that fit --max-seq, or, without it, the model's own positions and DEFAULT_MOST. */
@@ -196,8 +74,8 @@ static int choose(struct choice *c, const struct bench_settings *s, const struct
         most = given                               ? given - s->decode - 1
                : info->max_position < DEFAULT_MOST ? info->max_position
                                                    : DEFAULT_MOST;
-    if (c->contexts) code = read_sizes("contexts", c->contexts, 1 << 20, &c->context, err);
-    if (!code && c->sequences) code = read_sizes("sequences", c->sequences, BENCH_SEQUENCES_MOST, &c->several, err);
+    if (c->contexts) code = bench_read_sizes("contexts", c->contexts, 1 << 20, &c->context, err);
+    if (!code && c->sequences) code = bench_read_sizes("sequences", c->sequences, BENCH_SEQUENCES_MOST, &c->several, err);
     if (code) return code;
     for (size_t i = 0; !c->contexts && !c->sequences && i < sizeof contract / sizeof *contract && contract[i] <= most; i++)
         c->context.size[c->context.n++] = contract[i];
@@ -223,7 +101,8 @@ static int describe(const struct bench_settings *s, struct calla_model_info *inf
     return calla_inspect(&o, info, err);
 }
 
-static int run_all(struct bench_report *r, struct choice *c, const struct launch *launch, bool quiet, bool json, struct calla_error *err) {
+static int run_all(struct bench_report *r, struct choice *c, const struct bench_launch *launch, bool quiet, bool json,
+                   struct calla_error *err) {
     struct str out = {0};
     r->n_rows = c->context.n + c->several.n;
     r->rows = mem_calloc((size_t)r->n_rows, sizeof *r->rows);
@@ -268,7 +147,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     for (int i = 0; i < COMMON_OPTIONS; i++)
         if (strcmp(all[i].name, "parallel")) shared[n++] = all[i]; /* that is --sequences here */
     const struct option_table tables[] = {{own, sizeof own / sizeof *own}, {shared, n}};
-    struct launch launch = {.argc = argc, .argv = argv};
+    struct bench_launch launch;
     char **rest, *dir = NULL;
     int n_rest, code = options_parse(self, tables, 2, argc, argv, &rest, &n_rest, err);
     if (code) return code;
@@ -286,8 +165,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
         if (!code) code = choose(&c, &s, &info, err);
         if (!code && r.earlier_path) code = bench_read_report(r.earlier_path, &earlier, &arena, &tree, err);
         r.earlier = tree;
-        if (!code && !session_program_path(launch.program, sizeof launch.program))
-            code = err_set(err, CALLA_E_IO, "where this program lies cannot be found out, so it cannot be started for each measurement");
+        if (!code) code = bench_launch_from(&launch, self->name, argc, argv, err);
         if (!code) code = run_all(&r, &c, &launch, s.common.quiet, json, err);
     }
     arena_free(&arena);

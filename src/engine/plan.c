@@ -14,6 +14,10 @@
 #define DISK_BYTES  (16ull << 30)
 #define TEXT_ROOM   (96 * MIB) /* tokenizer, connections, the engine's own small change */
 
+#define SAME(name) ((int)BE_OFF_##name == (int)CALLA_OFF_##name)
+_Static_assert(SAME(INTEGER) && SAME(FUSED) && SAME(GROUPED) && SAME(FETCH) && SAME(CHUNK) && SAME(WIDEN) && SAME(SPIN),
+               "bits are passed on as they are");
+
 int plan_options(struct calla_options *o, struct calla_error *err) {
     if (!o->model || !*o->model) return err_set(err, CALLA_E_INVALID, "no model folder given");
     if (!o->parallel) o->parallel = 4;
@@ -29,8 +33,12 @@ int plan_options(struct calla_options *o, struct calla_error *err) {
     if (o->threads < 0 || o->threads > 4096) return err_set(err, CALLA_E_INVALID, "threads is %d: it must be 1 to 4096, or 0", o->threads);
     if (o->compute != CALLA_COMPUTE_DEFAULT && o->compute != CALLA_COMPUTE_FLOAT32)
         return err_set(err, CALLA_E_INVALID, "compute is neither default nor float32");
+    if (o->off & ~(unsigned)CALLA_OFF_ALL)
+        return err_set(err, CALLA_E_INVALID, "off is 0x%x: calla knows the bits of 0x%x", o->off, (unsigned)CALLA_OFF_ALL);
     if (o->kv != 0 && o->kv != 8 && o->kv != 16)
         return err_set(err, CALLA_E_INVALID, "kv is %d: the KV cache has 16 or 8 bits an element, or 0", o->kv);
+    if (o->off && o->cache_dir) /* what is kept there says nothing of it */
+        return err_set(err, CALLA_E_INVALID, "cache_dir is \"%s\": with choices switched off nothing may be kept", o->cache_dir);
     if (!o->cache_interval) o->cache_interval = INTERVAL;
     if (o->cache_interval < BE_PAGE || o->cache_interval % BE_PAGE || o->cache_interval > 1 << 24)
         return err_set(err, CALLA_E_INVALID, "cache_interval is %d: it must be a multiple of %d", o->cache_interval, BE_PAGE);
@@ -46,7 +54,11 @@ struct model_options plan_model_options(const struct calla_options *o) {
     return (struct model_options){
         .dir = o->model,
         .backend = o->backend,
-        .be = {.compute = o->compute == CALLA_COMPUTE_FLOAT32 ? BE_FLOAT32 : BE_DEFAULT, .threads = o->threads, .isa = o->isa, .kv = o->kv},
+        .be = {.compute = o->compute == CALLA_COMPUTE_FLOAT32 ? BE_FLOAT32 : BE_DEFAULT,
+               .threads = o->threads,
+               .isa = o->isa,
+               .kv = o->kv,
+               .off = o->off},
         .max_seq = o->max_seq,
         .max_sequences = o->parallel,
         .chunk = o->chunk,

@@ -168,7 +168,64 @@ static void portable(void **state) {
     model_close(m);
 }
 
+/* ---- design choices switched off (calla ablate) ---- */
+
+enum { PROMPT_IDS = 150, STEPS = 4 };
+
+/* Logits [STEPS][vocab] after one prompt and after each of three ids, with bits `off`. */
+static float *without(unsigned off, size_t *n) {
+    struct calla_error err = {0};
+    struct model *m = NULL;
+    struct model_options o = {.dir = MINI, .backend = "cpu", .be = {.threads = 2, .off = off}, .max_seq = 256, .max_sequences = 1};
+    int32_t ids[PROMPT_IDS];
+    if (model_open(&m, &o, &err)) fail_msg("%s", err.message);
+    size_t vocab = *n = (size_t)model_config(m)->vocab;
+    float *out = calloc(STEPS * vocab, sizeof *out);
+    assert_non_null(out);
+    for (int i = 0; i < PROMPT_IDS; i++) ids[i] = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)vocab);
+    struct sequence *s = harness_sequence(m);
+    for (int k = 0; k < STEPS; k++)
+        memcpy(out + k * vocab, harness_feed(m, s, k ? ids + k : ids, k ? 1 : PROMPT_IDS, 0, NULL), vocab * sizeof *out);
+    sequence_free(m, s);
+    model_close(m);
+    return out;
+}
+
+/* Some choices change no bit, the others do and thereby show that they are switched off at all. */
+static void choices_off(void **state) {
+    static const struct {
+        unsigned off;
+        bool same;
+    } cases[] = {{BE_OFF_INTEGER, false}, {BE_OFF_FUSED, false}, {BE_OFF_CHUNK, false}, {BE_OFF_GROUPED, true},
+                 {BE_OFF_FETCH, true},    {BE_OFF_WIDEN, true},  {BE_OFF_SPIN, true}};
+    size_t vocab;
+    float *all = without(0, &vocab);
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        float *got = without(cases[c].off, &vocab);
+        assert_int_equal(memcmp(got, all, STEPS * vocab * sizeof *got) == 0, cases[c].same);
+        free(got);
+    }
+    free(all);
+}
+
+/* What changes bits is held to the bars of the default mode. */
+static void choices_off_within_the_bars(void **state) {
+    static const unsigned off[] = {BE_OFF_INTEGER, BE_OFF_FUSED, BE_OFF_CHUNK};
+    (void)state;
+    for (size_t i = 0; i < sizeof off / sizeof *off; i++) {
+        struct calla_error err = {0};
+        struct model *m = NULL;
+        struct model_options o = {.dir = MINI, .backend = "cpu", .be = {.threads = 2, .off = off[i]}, .max_seq = 1024, .max_sequences = 1};
+        if (model_open(&m, &o, &err)) fail_msg("%s", err.message);
+        first_tokens(m, 12, MARGIN, 0.5);
+        documents(m, 5, LOSS_CHANGE);
+        model_close(m);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(float32), cmocka_unit_test(default_mode), cmocka_unit_test(portable)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(float32), cmocka_unit_test(default_mode), cmocka_unit_test(portable),
+                                       cmocka_unit_test(choices_off), cmocka_unit_test(choices_off_within_the_bars)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -269,6 +269,7 @@ static void run_segment(const struct task *t, const struct job *job, int segment
             .k_scale = (const float *)k,
             .v_scale = (const float *)v,
             .next = more ? page_of(t, span->state, page + 1, 0, job->head) + scale_bytes(t) : NULL,
+            .tiled = t->c->off & BE_OFF_WIDEN,
             .kv_bytes = t->kv_bytes,
             .tile = w->keys,
             .scores = w->scores,

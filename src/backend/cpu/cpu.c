@@ -219,8 +219,11 @@ int cpu_open(struct backend **out, const struct be_options *options, struct call
     c->base.ops = &ops;
     c->compute = options->compute;
     c->kv_bytes = options->kv ? options->kv / 8 : options->compute == BE_FLOAT32 ? 4 : 2;
+    c->off = options->off;
+    c->quantise = c->compute == BE_DEFAULT && !(c->off & (BE_OFF_INTEGER | BE_OFF_FUSED));
     int rc = cpu_isa_pick(options->isa, &c->k, err);
-    if (rc == 0) rc = pool_new(&c->pool, options->threads ? options->threads : cpu_cores(""), err);
+    if (rc == 0 && c->off & BE_OFF_FETCH) c->k = cpu_kernels_unfetched(c->k);
+    if (rc == 0) rc = pool_new_as(&c->pool, options->threads ? options->threads : cpu_cores(""), !(c->off & BE_OFF_SPIN), err);
     if (rc) {
         mem_free(c);
         return rc;

@@ -17,6 +17,7 @@
 /* ---- thread pool (pool.c): spins briefly, then sleeps; the caller is worker 0 ---- */
 struct pool;
 int pool_new(struct pool **out, int threads, struct calla_error *err);
+int pool_new_as(struct pool **out, int threads, bool spins, struct calla_error *err); /* spins false: sleeps at once (BE_OFF_SPIN) */
 void pool_free(struct pool *p);
 int pool_threads(const struct pool *p);
 /* Run fn(ctx, begin, end, worker) over [0, n) in pieces of whole grains of `grain` items, taken dynamically; returns when all are done. The
@@ -58,9 +59,11 @@ typedef void cpu_mul_fn(const struct weight_rows *w, int outs, const struct act_
 
 struct cpu_kernels {
     const char *name;
-    cpu_mul_fn *mul4_q8;                                           /* 4-bit codes, quantised rows */
-    cpu_mul_fn *mul4_f32;                                          /* 4-bit codes, float32 rows */
-    cpu_mul_fn *mul8_f32;                                          /* 8-bit codes, float32 rows */
+    cpu_mul_fn *mul4_q8;  /* 4-bit codes, quantised rows */
+    cpu_mul_fn *mul4_f32; /* 4-bit codes, float32 rows */
+    cpu_mul_fn *mul8_f32; /* 8-bit codes, float32 rows */
+    /* The first weight row of w, of 4-bit codes, as float32 [in], in order. */
+    void (*unpack4)(const struct weight_rows *w, float *out);
     void (*quantise)(const float *x, int in, struct act_row *out); /* fills q, scale, sum */
     float (*dot)(const float *a, const float *b, int n);           /* fixed order for a given n */
 };
@@ -79,6 +82,12 @@ int cpu_isa_pick(const char *name, const struct cpu_kernels **out, struct calla_
  * and quota allow. `root` stands before /sys: "" outside of tests. */
 int cpu_cores(const char *root);
 
+/* ablate.c: what stands in for choices that are switched off. The same table without early fetches; k itself where it makes none. */
+const struct cpu_kernels *cpu_kernels_unfetched(const struct cpu_kernels *k);
+/* 4-bit codes by float32 rows: each weight row is made float32 first, then multiplied. */
+void cpu_mul_unfused(const struct cpu_kernels *k, const struct weight_rows *w, int outs, const struct act_row *x, int rows, float *y,
+                     size_t ld);
+
 struct be_weight {
     struct affine a;
 };
@@ -91,7 +100,9 @@ struct be_vector {
 struct cpu {
     struct backend_base base;
     enum be_compute compute;
-    int kv_bytes; /* of an element of the KV cache */
+    int kv_bytes;  /* of an element of the KV cache */
+    unsigned off;  /* bits of be_off */
+    bool quantise; /* 4-bit products are of quantised rows */
     const struct cpu_kernels *k;
     struct pool *pool;
     struct be_dims dims;      /* of prepare; all 0 before */

@@ -10,7 +10,7 @@
 #include "backend/cpu/mix.h"
 #include <math.h>
 
-enum { AHEAD = 4 }; /* rows */
+enum { AHEAD = 4, NEVER = 1 << 30 }; /* rows */
 
 /* Scratch of one worker; each pointer a matrix of padded rows. */
 struct worker {
@@ -35,6 +35,8 @@ struct task {
     const struct be_span *spans;
     float *y;
     int ratio, channels;
+    int ahead;   /* rows that are fetched early */
+    int most;    /* rows of a piece */
     bool shared; /* tasks are whole key heads, so they may advance the convolution state of q and k themselves */
 };
 /* The value heads first_head..first_head+heads-1 of one span, all of one key head. */
@@ -142,7 +144,7 @@ static void convolve(const struct group *g, const float *taps, int channel, int 
     const int ld = MIX_LD(d->key_dim > d->value_dim ? d->key_dim : d->value_dim);
     for (int r = 0; r < rows; r++) {
         const float *x[4];
-        if (first + r + AHEAD < g->span->rows) fetch(raw_row(g, first + r + AHEAD) + channel, n);
+        if (first + r + g->t->ahead < g->span->rows) fetch(raw_row(g, first + r + g->t->ahead) + channel, n);
         for (int j = 0; j < 4; j++) x[j] = raw_row(g, first + r - 3 + j) + channel;
         g->k->conv(n, x, taps, ld, out + (ptrdiff_t)r * MIX_LD(n));
     }
@@ -181,7 +183,7 @@ static void answer(const struct group *g, int head, int first, int rows, const f
     const struct be_dims *d = &g->t->c->dims;
     for (int r = 0; r < rows; r++) {
         size_t at = ((size_t)(g->span->first + first + r) * (size_t)d->value_heads + (size_t)head) * (size_t)d->value_dim;
-        if (r + AHEAD < rows) fetch(g->t->z + at + (size_t)AHEAD * (size_t)(d->value_heads * d->value_dim), d->value_dim);
+        if (r + g->t->ahead < rows) fetch(g->t->z + at + (size_t)g->t->ahead * (size_t)(d->value_heads * d->value_dim), d->value_dim);
         g->k->gated_norm(d->value_dim, o + (ptrdiff_t)r * MIX_LD(d->value_dim), g->t->w->norm->v, g->t->z + at, d->eps, g->t->y + at);
     }
 }
@@ -270,6 +272,7 @@ static void run_group(struct group *g) {
     for (int first = 0, rows; first < g->span->rows; first += rows) {
         int to_grid = BE_PAGE - (g->span->position + first) % BE_PAGE, left = g->span->rows - first;
         rows = left < to_grid ? left : to_grid;
+        rows = rows < g->t->most ? rows : g->t->most;
         keys_of(g, taps_q, taps_k, first, rows);
         reside(g, rows > 1);
         for (int i = 0; i < g->heads; i++) piece(g, g->w.taps + (2 + i) * taps, i, first, rows);
@@ -324,6 +327,8 @@ void cpu_gdn(struct backend *be, const struct be_gdn_weights *w, int layer, cons
         .spans = spans,
         .y = be_f32(y),
         .ratio = d->value_heads / d->key_heads,
+        .ahead = c->off & BE_OFF_FETCH ? NEVER : AHEAD,
+        .most = c->off & BE_OFF_CHUNK ? 1 : BE_PAGE,
         .channels = 2 * d->key_heads * d->key_dim + d->value_heads * d->value_dim,
     };
     /* Few spans on many threads: single value heads, each repeating its key head's part. The answers are the same bits. */

@@ -123,6 +123,7 @@ const struct cpu_kernels *cpu_kernels_avx512(void) {
         .mul4_q8 = mul4_q8,
         .mul4_f32 = mul4_f32,
         .mul8_f32 = mul8_f32,
+        .unpack4 = unpack4,
         .quantise = quantise,
         .dot = dot,
     };

@@ -280,6 +280,11 @@ static inline __attribute__((always_inline)) void mul_f32(const struct weight_ro
     }
 }
 
+static void unpack4(const struct weight_rows *w, float *out) {
+    for (int g = 0; g < w->in / GROUP; g++)
+        unpack(w->codes + (size_t)g * GROUP / 2, 4, bf16_at(w->scales, g), bf16_at(w->biases, g), out + (size_t)g * GROUP);
+}
+
 static void mul4_f32(const struct weight_rows *w, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
     mul_f32(w, 4, outs, x, rows, y, ld);
 }
@@ -341,6 +346,7 @@ const struct cpu_kernels *cpu_kernels_neon(void) {
         .mul4_q8 = mul4_q8,
         .mul4_f32 = mul4_f32,
         .mul8_f32 = mul8_f32,
+        .unpack4 = unpack4,
         .quantise = quantise,
         .dot = dot,
     };

@@ -52,6 +52,11 @@ static void unpack(const uint8_t *codes, int bits, float scale, float bias, floa
     }
 }
 
+static void unpack4(const struct weight_rows *w, float *out) {
+    for (int g = 0; g < w->in / GROUP; g++)
+        unpack(w->codes + (size_t)g * GROUP / 2, 4, bf16_at(w->scales, g), bf16_at(w->biases, g), out + (size_t)g * GROUP);
+}
+
 static void mul_f32(const struct weight_rows *w, int bits, int outs, const struct act_row *x, int rows, float *y, size_t ld) {
     int groups = w->in / GROUP;
     size_t group_bytes = (size_t)GROUP * bits / 8;
@@ -122,6 +127,7 @@ const struct cpu_kernels *cpu_kernels_portable(void) {
         .mul4_q8 = mul4_q8,
         .mul4_f32 = mul4_f32,
         .mul8_f32 = mul8_f32,
+        .unpack4 = unpack4,
         .quantise = quantise,
         .dot = dot,
     };

@@ -213,6 +213,12 @@ static inline __m256 bf16_all(const uint8_t *p, size_t i) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_set1_epi16((short)num_load16(p + 2 * i)), 16));
 }
 
+static void unpack4(const struct weight_rows *w, float *out) {
+    for (int g = 0; g < w->in / GROUP; g++)
+        unpack(w->codes + (size_t)g * GROUP / 2, 4, bf16_all(w->scales, (size_t)g), bf16_all(w->biases, (size_t)g),
+               out + (size_t)g * GROUP);
+}
+
 /* `outs` (a constant) weight rows from o on times one activation row: every weight is used once, so none is kept. */
 static inline __attribute__((always_inline)) void mul_floats_once(const struct weight_rows *w, int bits, int o, int outs,
                                                                   const struct act_row *x, float *y) {

@@ -47,7 +47,7 @@ void act_fill(struct cpu *c, struct act_buffer *a, const float *x, int rows, int
         float *scale = (float *)(row + in);
         a->rows[r] = (struct act_row){.x = x + (size_t)r * in, .q = (int8_t *)row, .scale = scale, .sum = scale + in / 64};
     }
-    if (c->compute == BE_FLOAT32) return;
+    if (!c->quantise) return;
     struct fill f = {.c = c, .rows = a->rows, .in = in};
     pool_for(c->pool, rows, 8, fill_rows, &f);
 }
@@ -62,7 +62,11 @@ void cpu_mul(const struct cpu *c, const struct be_weight *w, int expert, int fir
                                .scales = a->scales + row * groups * 2,
                                .biases = a->biases + row * groups * 2,
                                .in = a->in};
-    cpu_mul_fn *mul = a->bits == 8 ? c->k->mul8_f32 : c->compute == BE_FLOAT32 ? c->k->mul4_f32 : c->k->mul4_q8;
+    if (a->bits == 4 && c->off & BE_OFF_FUSED) {
+        cpu_mul_unfused(c->k, &part, outs, x, rows, y, ld);
+        return;
+    }
+    cpu_mul_fn *mul = a->bits == 8 ? c->k->mul8_f32 : c->quantise ? c->k->mul4_q8 : c->k->mul4_f32;
     mul(&part, outs, x, rows, y, ld);
 }
 

@@ -7,6 +7,7 @@
 #ifndef BACKEND_CPU_MIX_H
 #define BACKEND_CPU_MIX_H
 #include "backend/backend.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -39,6 +40,7 @@ struct mix_block {
     const void *k, *v;              /* [64][head_dim] as stored */
     const float *k_scale, *v_scale; /* [64], with 8 bits only */
     const void *next;               /* keys of the page that comes after, to be fetched early; or NULL */
+    bool tiled;                     /* few queries go by way of the tile, too (BE_OFF_WIDEN): the same bits */
     int kv_bytes;                   /* 1: int8 times the row's scale, 2: bf16, 4: float32 */
     float *tile;                    /* [MIX_GRID][MIX_LD(head_dim)] scratch; its padding is zero */
     float *scores;                  /* [queries][MIX_LD_GRID] scratch */

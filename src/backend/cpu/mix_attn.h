@@ -211,7 +211,7 @@ static void weigh(const struct mix_block *b, int at, int m, int first, int keys)
 /* Queries at..at+m-1 by keys first..end-1, all of which they see. Both routes add in the same order. */
 static void score_part(const struct mix_block *b, int at, int m, int first, int end) {
     const int n = b->head_dim;
-    if (m <= FEW && n % LANES == 0) {
+    if (m <= FEW && n % LANES == 0 && !b->tiled) {
         BY_TYPE(score_stored, b, at, m, first, end);
         return;
     }
@@ -223,7 +223,7 @@ static void score_part(const struct mix_block *b, int at, int m, int first, int 
 }
 
 static void weigh_part(const struct mix_block *b, int at, int m, int first, int end) {
-    if (m <= FEW && b->head_dim % LANES == 0) {
+    if (m <= FEW && b->head_dim % LANES == 0 && !b->tiled) {
         BY_TYPE(weigh_stored, b, at, m, first, end);
         return;
     }

@@ -186,19 +186,13 @@ static void sum_rows(void *ctx, int begin, int end, int worker) {
     }
 }
 
-void cpu_moe(struct backend *be, const struct be_moe_weights *w, const struct be_buffer *x, int rows, struct be_buffer *y) {
-    struct cpu *c = cpu_of(be);
-    struct moe_ws *ws = c->moe_ws;
+/* x and y [rows][hidden]. */
+static void run_rows(struct moe_ws *ws, const float *x, int rows, float *y) {
+    struct cpu *c = ws->c;
     const struct be_dims *d = &c->dims;
-    if (c->error.code || rows <= 0) return;
-    if (rows > d->max_rows) {
-        cpu_fail(c, "moe", CALLA_E_INTERNAL, "more rows than prepare was told");
-        return;
-    }
-    ws->w = w;
     ws->rows = rows;
-    ws->y = be_f32(y);
-    act_fill(c, &ws->x, be_f32(x), rows, d->hidden);
+    ws->y = y;
+    act_fill(c, &ws->x, x, rows, d->hidden);
     /* one block more than the router has, so that the shared gate's row is in the range */
     pool_for(c->pool, d->experts / CPU_BLOCK + 1, 1, router_blocks, ws);
     pool_for(c->pool, rows, 8, choose_rows, ws);
@@ -210,6 +204,22 @@ void cpu_moe(struct backend *be, const struct be_moe_weights *w, const struct be
     act_fill(c, &ws->routed_h, ws->gated + (size_t)rows * d->shared_width, rows * d->top_k, d->width);
     pool_for(c->pool, down, 1, down_blocks, ws);
     pool_for(c->pool, rows, 4, sum_rows, ws);
+}
+
+void cpu_moe(struct backend *be, const struct be_moe_weights *w, const struct be_buffer *x, int rows, struct be_buffer *y) {
+    struct cpu *c = cpu_of(be);
+    struct moe_ws *ws = c->moe_ws;
+    if (c->error.code || rows <= 0) return;
+    if (rows > c->dims.max_rows) {
+        cpu_fail(c, "moe", CALLA_E_INTERNAL, "more rows than prepare was told");
+        return;
+    }
+    ws->w = w;
+    int together = c->off & BE_OFF_GROUPED ? 1 : rows;
+    for (int r = 0; r < rows; r += together) {
+        size_t at = (size_t)r * (size_t)c->dims.hidden;
+        run_rows(ws, be_f32(x) + at, together, be_f32(y) + at);
+    }
 }
 
 /* ---- workspace ---- */

@@ -99,7 +99,9 @@ static void *worker_main(void *arg) {
     }
 }
 
-int pool_new(struct pool **out, int threads, struct calla_error *err) {
+int pool_new(struct pool **out, int threads, struct calla_error *err) { return pool_new_as(out, threads, true, err); }
+
+int pool_new_as(struct pool **out, int threads, bool spins, struct calla_error *err) {
     if (threads < 1 || threads > 1024) return err_set(err, CALLA_E_INVALID, "threads must be between 1 and 1024, not %d", threads);
     struct pool *p = mem_calloc(1, sizeof *p);
     struct worker *workers = mem_calloc((size_t)threads, sizeof *workers);
@@ -115,7 +117,7 @@ int pool_new(struct pool **out, int threads, struct calla_error *err) {
     p->started = 1;
     p->workers = workers;
     /* threads that share a processor must not spin: they would keep from running the one they wait for */
-    p->spin_ns = threads <= cpu_count() ? SPIN_NS : 0;
+    p->spin_ns = spins && threads <= cpu_count() ? SPIN_NS : 0;
     for (int i = 1; i < threads; i++) {
         workers[i] = (struct worker){.pool = p, .index = i};
         int rc = pthread_create(&workers[i].thread, NULL, worker_main, &workers[i]);
