@@ -1,0 +1,77 @@
+/* backend/metal/args.h - the argument structs of the Metal kernels: one text for host and shaders, so both must agree on every byte.
+ *
+ * Only 32-bit members. Shapes are those of backend.h; `rows` are rows of the pass unless a kernel says otherwise.
+ */
+#ifndef BACKEND_METAL_ARGS_H
+#define BACKEND_METAL_ARGS_H
+#ifdef __METAL_VERSION__
+#include <metal_stdlib>
+#else
+#include <stdint.h>
+#endif
+#ifdef __cplusplus
+#define METAL_SIZE(type, bytes) static_assert(sizeof(type) == (bytes), "host and shader must agree")
+#else
+#define METAL_SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), "host and shader must agree")
+#endif
+
+#define METAL_NORM_THREADS   256 /* of a row */
+#define METAL_ARGMAX_THREADS 1024
+#define METAL_GEMV_ROWS      4 /* output rows of a simdgroup */
+#define METAL_GEMV_SIMDS     2 /* simdgroups of a group */
+#define METAL_GDN_SIMDS      4 /* value rows of a group */
+#define METAL_KEY_DIM        128
+#define METAL_HEAD_DIM       256
+#define METAL_SEGMENT        256 /* positions that one group of attention reads */
+#define METAL_PAGE           64
+#define METAL_SLOTS          256
+#define METAL_EXPERTS        512 /* most of them */
+#define METAL_TILE           32  /* rows, and outputs, of a tile of the many-row product; 128 threads */
+
+struct metal_norm_args {
+    int32_t cols; /* multiple of 4 */
+    float eps;
+};
+METAL_SIZE(struct metal_norm_args, 8);
+
+struct metal_embed_args {
+    int32_t cols, vocab;
+};
+METAL_SIZE(struct metal_embed_args, 8);
+
+struct metal_linear_args {
+    int32_t in, out; /* in: multiple of 64 */
+    int32_t rows;
+};
+METAL_SIZE(struct metal_linear_args, 12);
+
+struct metal_gdn_args {
+    int32_t rows; /* of the span */
+    int32_t key_heads, value_heads, key_dim, value_dim;
+    float eps;
+};
+METAL_SIZE(struct metal_gdn_args, 24);
+
+struct metal_attn_args {
+    int32_t rows, position; /* of the span: its first row stands at position */
+    int32_t heads, kv_heads, head_dim, rotary;
+    int32_t layer, layers;
+    int32_t segments; /* of the last row */
+    float eps, scale; /* of scores */
+};
+METAL_SIZE(struct metal_attn_args, 44);
+
+struct metal_moe_args {
+    int32_t rows, experts, top_k;
+    int32_t hidden, width, shared_width;
+    int32_t blocks; /* room for them in the block map: experts + visits / METAL_TILE */
+};
+METAL_SIZE(struct metal_moe_args, 28);
+
+/* Up to METAL_TILE visits of one expert; count 0: nothing. */
+struct metal_block {
+    int32_t expert, first, count;
+    int32_t unused;
+};
+METAL_SIZE(struct metal_block, 16);
+#endif
