@@ -285,7 +285,7 @@ static float store8(int n, const float *x, int8_t *codes) {
         bad += x[i] * 0; /* 0, or NaN */
     }
     if (bad != 0 || most < 0x1p-100f) {
-        memset(codes, 0, (size_t)n);
+        for (int i = 0; i < n; i++) codes[i] = 0;
         return bad != 0 ? NAN : 0;
     }
     const float inverse = 127 / most;
