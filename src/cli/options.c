@@ -178,7 +178,7 @@ void common_options(struct common *c, struct option out[COMMON_OPTIONS]) {
     const struct option all[COMMON_OPTIONS] = {
         {OPTION_TEXT, "model", &c->model, "MODEL", MODEL_HELP, 0, 0},
         {OPTION_TEXT, "backend", &c->backend, "auto|cpu", "where the model runs", 0, 0},
-        {OPTION_INT, "threads", &c->threads, "N", "threads (0: one per processor this process may use)", 0, 1024},
+        {OPTION_INT, "threads", &c->threads, "N", "threads (0: one a physical core this process may use)", 0, 1024},
         {OPTION_INT, "max-seq", &c->max_seq, "N", "tokens of context a sequence may have (0: 32768, or the model's limit)", 0, 1 << 20},
         {OPTION_INT, "parallel", &c->parallel, "N", "sequences that run at once (0: 1; serve: 4)", 0, 256},
         {OPTION_SIZE, "memory", &c->memory, "SIZE", "hard cap on memory, such as 12G (0: what the machine has)", 0, 0},
