@@ -48,6 +48,7 @@ door_apt_name() {
     clang) echo clang ;;
     libfuzzer) echo "clang $(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -n 1)" ;;
     clang-format) echo clang-format ;;
+    valgrind) echo valgrind ;;
     python3) echo python3 ;;
     venv) echo python3-venv ;;
     git) echo git ;;
@@ -80,6 +81,7 @@ door_install() {
     needs="cc cmake ninja pkg-config pc:libmicrohttpd pc:libpcre2-8 pc:libutf8proc pc:libzstd pc:libcurl"
     [ "$(uname)" = Darwin ] || needs="$needs pc:libedit pc:libcrypto"
     case ${1:-c} in test | slow) needs="$needs c++ clang libfuzzer pc:cmocka python3 venv git curl" ;; esac
+    case ${1:-c}/$(uname -sm) in "test/Linux x86_64" | "slow/Linux x86_64") needs="$needs valgrind" ;; esac
     [ "${1:-c}" = slow ] && [ "$(uname -sm)" = "Linux x86_64" ] && needs="$needs qemu-aarch64 aarch64-linux-gnu-gcc"
     [ "${1:-c}" = slow ] && [ "$(uname)" = Linux ] && needs="$needs chromium chromedriver"
     missing=$(door_missing "$needs")
