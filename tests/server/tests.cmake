@@ -19,6 +19,9 @@ add_test(NAME server/described_long COMMAND ${CMAKE_COMMAND} -E env CALLA_BIN=${
          WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
 set_tests_properties(server/described_long PROPERTIES TIMEOUT 7200 SKIP_RETURN_CODE 77 LABELS "slow;nosan")
 set_tests_properties(server/test_page PROPERTIES LABELS slow) # in a browser, which only the slow tier installs
+# clients and agents of others, in an environment of their own (tests/server/agents/requirements.txt), which only the slow tier makes
+add_test(NAME server/agents COMMAND ${CMAKE_COMMAND} -E env CALLA_BIN=${CMAKE_BINARY_DIR} sh ${CMAKE_SOURCE_DIR}/tests/server/agents/run.sh WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+set_tests_properties(server/agents PROPERTIES TIMEOUT 3600 SKIP_RETURN_CODE 77 LABELS "slow;nosan")
 # Many clients at once: tests/server/load.py says what must hold. Twenty seconds each in every tier; ten minutes, and two under the thread sanitizer, in the slow one.
 function(load_test name program seconds)
   add_test(NAME server/${name} COMMAND ${CALLA_PYTHON} ${CMAKE_SOURCE_DIR}/tests/server/load.py --bin ${CMAKE_BINARY_DIR} --program ${program} --seconds ${seconds} ${ARGN})
