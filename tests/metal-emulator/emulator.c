@@ -282,7 +282,7 @@ enum emu_fault emu_dispatch(const char *name, uint32_t x, uint32_t y, uint32_t z
     report[0] = 0;
     memory_read = memory_written = memory_threadgroup = 0;
     thread_count = (int)size;
-    for (int i = 0; i < kernel_count; i++)
+    for (int i = kernel_count - 1; i >= 0; i--) /* the first of a name: planted.py puts a faulty twin before it */
         if (strcmp(kernels[i]->name, name) == 0) kernel = kernels[i];
     if (!stacks) {
         void *p = mmap(NULL, (size_t)EMU_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -68,6 +68,12 @@ struct metal_moe_args {
 };
 METAL_SIZE(struct metal_moe_args, 28);
 
+struct metal_grouped_args {
+    int32_t in, out;
+    int32_t divisor; /* visits that share a row of x; 0: a row for each slot */
+};
+METAL_SIZE(struct metal_grouped_args, 12);
+
 /* Up to METAL_TILE visits of one expert; count 0: nothing. */
 struct metal_block {
     int32_t expert, first, count;
