@@ -31,6 +31,10 @@ struct calla_grammar;
  * be satisfied, or is too large; err->param is the keyword's path within the schema, as "properties.age.multipleOf". Bounded in time and
  * memory whatever the schema. v must outlive it. */
 int calla_grammar_open(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n, struct calla_error *err);
+/* The same; while it is compiled stop is asked every millisecond or two, and true gives it up with CALLA_E_CANCELLED. */
+typedef bool calla_grammar_stop_fn(void *ctx);
+int calla_grammar_open_watched(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n,
+                               calla_grammar_stop_fn *stop, void *ctx, struct calla_error *err);
 void calla_grammar_close(struct calla_grammar *g);
 struct calla_grammar_info {
     uint32_t rules, states; /* of the compiled automaton */

@@ -30,6 +30,9 @@ static int no_memory(struct build *b) { return build_fail(b, CALLA_E_MEMORY, "gr
 void build_spend(struct build *b, uint64_t work) {
     b->work += work;
     if (b->work > BUILD_MAX_WORK) too_large(b);
+    if (!b->stop || b->rc || b->work - b->asked < BUILD_ASK_EVERY) return;
+    b->asked = b->work;
+    if (b->stop(b->stop_ctx)) build_fail(b, CALLA_E_CANCELLED, "grammar: given up, since nobody waits for it");
 }
 
 /* Room for one more of *array; false after a failure. */
@@ -242,6 +245,7 @@ static void join_calls(struct build *b, struct sets *s, uint32_t k, uint32_t end
         for (uint32_t e = b->head[s->members[i]]; e != NONE && !b->rc; e = b->edges[e].next) {
             const struct sketch_edge edge = b->edges[e];
             bool done = edge.kind != CALL;
+            build_spend(b, 1u + at->n_calls / 4u);
             for (uint32_t c = 0; c < at->n_calls && !done; c++)
                 done = b->m->calls[at->call + c].rule == edge.rule && b->m->calls[at->call + c].flags == edge.flags;
             if (done) continue;

@@ -1,33 +1,39 @@
 /* build.h - from a nondeterministic sketch of each rule to the machine: subset construction, then everything that leads nowhere is cut off.
  *
  * One rule is sketched at a time: build_begin, states and edges, build_end. Failures are remembered (rc, err): sketch freely, test once.
- * Everything is bounded, so a hostile schema ends in CALLA_E_INVALID ("too large") within milliseconds and a few megabytes.
+ * Everything is bounded, so a hostile schema ends in CALLA_E_INVALID ("too large") within half a second and a few dozen megabytes.
  */
 #ifndef GRAMMAR_BUILD_H
 #define GRAMMAR_BUILD_H
 #include "base/error.h"
 #include "grammar/machine.h"
 
+typedef bool build_stop_fn(void *ctx); /* calla_grammar_stop_fn */
+
 #define BUILD_MAX_STATES 32768      /* of the machine */
 #define BUILD_MAX_EDGES  (1u << 18) /* of the machine */
 #define BUILD_MAX_SKETCH (1u << 18) /* edges of one rule's sketch */
-#define BUILD_MAX_WORK   30000000u  /* elementary steps, all rules together */
+#define BUILD_MAX_WORK   30000000u  /* elementary steps, reading, drawing and building together */
+#define BUILD_ASK_EVERY  100000u    /* steps between two questions whether to go on: a millisecond or two */
 
 struct sketch_edge;
 struct build {
     struct machine *m;
     struct calla_error *err;
     int rc;
-    uint64_t work;
+    uint64_t work, asked;
+    build_stop_fn *stop; /* NULL: nobody is asked */
+    void *stop_ctx;
     struct sketch_edge *edges; /* of the rule being sketched */
     uint32_t *head;            /* [n_states] first edge */
     uint32_t n_edges, cap_edges, n_states, cap_states;
 };
 
 void build_open(struct build *b, struct machine *m, struct calla_error *err);
-void build_close(struct build *b);                              /* frees what is the builder's; the machine stays */
-uint32_t build_rule(struct build *b);                           /* a new rule, to be sketched later */
-void build_spend(struct build *b, uint64_t work);               /* count work; fails over the bound */
+void build_close(struct build *b);    /* frees what is the builder's; the machine stays */
+uint32_t build_rule(struct build *b); /* a new rule, to be sketched later */
+/* Count work: every loop whose length the schema decides does. Fails over the bound, and where `stop` says so (CALLA_E_CANCELLED). */
+void build_spend(struct build *b, uint64_t work);
 int build_fail(struct build *b, int code, const char *message); /* keeps the first failure */
 
 void build_begin(struct build *b);

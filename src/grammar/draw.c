@@ -26,13 +26,16 @@ static bool failed(const struct drawing *d) { return d->b.rc || d->r.rc; }
 
 static uint32_t hash_of(const struct task *t) {
     uint32_t h = 2166136261u ^ (uint32_t)t->kind;
-    if (t->node)
-        for (size_t i = 0; i < t->node->raw.n; i++) h = (h ^ (unsigned char)t->node->raw.p[i]) * 16777619u;
+    const struct slice text = t->node ? t->node->raw : t->kind == PATTERN && t->schema ? t->schema->pattern : (struct slice){NULL, 0};
+    for (size_t i = 0; i < text.n; i++) h = (h ^ (unsigned char)text.p[i]) * 16777619u;
     return ((h ^ t->min) * 16777619u ^ t->max) % BUCKETS;
 }
 
 static bool same_task(const struct task *a, const struct task *b) {
-    if (a->kind != b->kind || a->min != b->min || a->max != b->max || a->schema || b->schema) return false;
+    if (a->kind != b->kind || a->min != b->min || a->max != b->max) return false;
+    if (a->kind == PATTERN)
+        return slice_eq(a->schema->pattern, b->schema->pattern) && (a->schema->pattern.p || slice_eq(a->schema->format, b->schema->format));
+    if (a->schema || b->schema) return false;
     return a->node == b->node || (a->node && b->node && slice_eq(a->node->raw, b->node->raw));
 }
 
@@ -40,8 +43,11 @@ static bool same_task(const struct task *a, const struct task *b) {
 static uint32_t rule_for(struct drawing *d, struct task wanted) {
     uint32_t bucket = hash_of(&wanted);
     if (wanted.node) build_spend(&d->b, wanted.node->raw.n / 16);
-    for (struct task *t = d->buckets[bucket]; t; t = t->same)
+    if (wanted.kind == PATTERN && wanted.schema) build_spend(&d->b, wanted.schema->pattern.n / 16);
+    for (struct task *t = d->buckets[bucket]; t; t = t->same) {
         if (same_task(t, &wanted)) return t->rule;
+        build_spend(&d->b, 1);
+    }
     struct task *task = arena_alloc(&d->arena, sizeof *task);
     if (!task) return (uint32_t)build_fail(&d->b, CALLA_E_MEMORY, "grammar: out of memory");
     *task = wanted;
@@ -129,6 +135,7 @@ static void draw_value(struct drawing *d, const struct json *node, uint32_t from
     struct schema s;
     node = schema_target(&d->r, node);
     schema_init(&s);
+    schema_spend(&d->r, 16 + (node ? 4 * node->count : 0));
     if (may_be_plain(node)) schema_merge(&d->r, &s, node, 0);
     else s.nothing = true;
     if (failed(d)) return;
@@ -304,7 +311,7 @@ static void draw_string(struct drawing *d, const struct schema *s, uint32_t from
     struct task t = {.kind = kind};
     if (kind != STRING) t.min = s->min_length, t.max = s->max_length;
     if (pattern) t.schema = keep(d, s);
-    build_call(&d->b, from, rule_for(d, t), 0, to);
+    if (!failed(d)) build_call(&d->b, from, rule_for(d, t), 0, to);
 }
 
 static void draw_number(struct drawing *d, const struct schema *s, bool integer, uint32_t from, uint32_t to) {
@@ -332,11 +339,13 @@ static void draw_values(struct drawing *d, const struct schema *s, uint32_t from
     struct str text = {0};
     if (s->pattern.p || s->min_length || s->max_length != MACHINE_NO_MAX || s->low.given || s->high.given || s->min_items ||
         s->max_items != MACHINE_NO_MAX || s->properties || s->has_additional || s->names || s->min_properties ||
-        s->max_properties != MACHINE_NO_MAX || s->has_items || s->prefix)
+        s->max_properties != MACHINE_NO_MAX || s->has_items || s->prefix || format_pattern(s->format).p)
         schema_fail(&d->r, s->values ? s->values->value : NULL,
                     "cannot be enforced together with other limits of the value; leave those out");
     for (const struct schema_value *v = s->values; v && !failed(d); v = v->next) {
+        schema_spend(&d->r, 4);
         if (!(schema_types(s) & type_of(v->value))) continue;
+        schema_spend(&d->r, v->value->raw.n);
         str_clear(&text);
         json_write_compact(&text, v->value);
         if (text.failed) build_fail(&d->b, CALLA_E_MEMORY, "grammar: out of memory");
@@ -373,6 +382,7 @@ static void draw_choices(struct drawing *d, const struct schema *s, uint32_t fro
     const struct json *group = s->group[s->groups - 1];
     for (const struct json *one = group->child; one && !failed(d); one = one->next) {
         struct schema with = *s;
+        schema_spend(&d->r, sizeof with / 32);
         with.groups--;
         with.shared = true;
         schema_merge(&d->r, &with, one, depth + 1);
@@ -465,13 +475,15 @@ static void draw_all(struct drawing *d, const struct json *node, bool any_object
     }
 }
 
-int draw_schema(struct machine *m, const char *schema, size_t n, struct calla_error *err) {
+int draw_schema(struct machine *m, const char *schema, size_t n, build_stop_fn *stop, void *ctx, struct calla_error *err) {
     struct drawing d = {0};
     struct json *root = NULL;
     int rc = 0;
     *m = (struct machine){0};
-    d.r = (struct schema_reader){.arena = &d.arena, .err = err};
+    d.r = (struct schema_reader){.arena = &d.arena, .b = &d.b, .err = err};
     build_open(&d.b, m, err);
+    d.b.stop = stop;
+    d.b.stop_ctx = ctx;
     if (n > SCHEMA_MAX_BYTES)
         rc = err_set(err, CALLA_E_INVALID, "the schema has %zu bytes; at most %zu can be enforced", n, SCHEMA_MAX_BYTES);
     if (!rc && schema) rc = json_parse(schema, n, &d.arena, &root, err);

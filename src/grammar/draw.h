@@ -1,10 +1,9 @@
 /* draw.h - from a JSON schema to the machine. */
 #ifndef GRAMMAR_DRAW_H
 #define GRAMMAR_DRAW_H
-#include "base/error.h"
-#include "grammar/machine.h"
+#include "grammar/build.h"
 
 /* schema: [n] bytes of JSON, or NULL: any JSON object. err->param is the path of a keyword that cannot be enforced. The machine is freed
- * with machine_free in either case. */
-int draw_schema(struct machine *m, const char *schema, size_t n, struct calla_error *err);
+ * with machine_free in either case. stop (or NULL) is asked every millisecond or two; true gives it up with CALLA_E_CANCELLED. */
+int draw_schema(struct machine *m, const char *schema, size_t n, build_stop_fn *stop, void *ctx, struct calla_error *err);
 #endif

@@ -5,13 +5,14 @@
 #include "grammar/draw.h"
 #include "grammar/matcher.h"
 
-int calla_grammar_open(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n, struct calla_error *err) {
+int calla_grammar_open_watched(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n,
+                               calla_grammar_stop_fn *stop, void *ctx, struct calla_error *err) {
     struct calla_grammar *g = mem_calloc(1, sizeof *g);
     if (!g) return err_set(err, CALLA_E_MEMORY, "grammar: out of memory");
     g->v = v;
     pthread_mutex_init(&g->lock, NULL);
     for (int i = 0; i < GRAMMAR_KEPT; i++) g->kept[i].state = UINT32_MAX;
-    int rc = draw_schema(&g->m, schema, n, err);
+    int rc = draw_schema(&g->m, schema, n, stop, ctx, err);
     if (rc) {
         calla_grammar_close(g);
         return rc;
@@ -19,6 +20,10 @@ int calla_grammar_open(struct calla_grammar **out, struct calla_vocabulary *v, c
     matcher_warm(g);
     *out = g;
     return 0;
+}
+
+int calla_grammar_open(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n, struct calla_error *err) {
+    return calla_grammar_open_watched(out, v, schema, n, NULL, NULL, err);
 }
 
 void calla_grammar_close(struct calla_grammar *g) {

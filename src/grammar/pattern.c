@@ -13,6 +13,7 @@
 #define MAX_EDGES  60000u
 #define MAX_REPEAT 5000
 #define NO_END     UINT32_MAX
+#define LONGER     64 /* characters beyond minLength that are left where maxLength is cut to what fits */
 
 struct range {
     uint32_t lo, hi;
@@ -179,6 +180,7 @@ static void read_class(struct pattern *p, size_t *at, size_t end) {
 
 /* Where the atom at `at` ends. */
 static size_t atom_end(struct pattern *p, size_t at, size_t end) {
+    const size_t first = at;
     int open = 0;
     bool in_class = false;
     for (; at < end; at++) {
@@ -190,6 +192,7 @@ static size_t atom_end(struct pattern *p, size_t at, size_t end) {
         else if (c == ')') open--;
         if (open <= 0 && !in_class) break;
     }
+    build_spend(p->b, 1 + (at < end ? at - first : end - first) / 4);
     if (at >= end) {
         refuse(p, "has a group or class that is not closed");
         return end;
@@ -235,8 +238,9 @@ static void alternatives(struct pattern *p, size_t at, size_t end, uint32_t from
 
 /* One atom, [at, end). */
 static void draw_atom(struct pattern *p, size_t at, size_t end, uint32_t from, uint32_t to, int depth) {
+    const size_t begin = at;
     char c = p->p[at];
-    build_spend(p->b, 1);
+    build_spend(p->b, c == '[' ? 1 + (end - at) / 4 : 1);
     if (c == '(') {
         at++;
         if (p->p[at] == '?') {
@@ -244,6 +248,7 @@ static void draw_atom(struct pattern *p, size_t at, size_t end, uint32_t from, u
             if (p->p[at + 1] != ':' && !named) refuse(p, "looks ahead or back");
             at += 2;
             while (named && at < end && p->p[at - 1] != '>') at++;
+            build_spend(p->b, (at - begin) / 4);
         }
         if (depth >= PATTERN_DEPTH) refuse(p, "nests too deep");
         if (!stopped(p)) alternatives(p, at, end - 1, from, to, depth + 1);
@@ -273,6 +278,7 @@ static void sequence(struct pattern *p, size_t at, size_t end, uint32_t from, ui
         uint32_t min, max;
         at = stop;
         read_quantifier(p, &at, end, &min, &max);
+        build_spend(p->b, (at - stop) / 4);
         uint32_t out = p->n_states++, here = from;
         for (uint32_t i = 0; i < (max == NO_END ? min : max) && !stopped(p); i++) {
             uint32_t next = p->n_states++;
@@ -334,9 +340,25 @@ static void draw_whole(struct pattern *p, uint32_t from, uint32_t to) {
     }
 }
 
+/* How many lengths a pattern is counted over, where the schema has no lower bound that asks for more: what is longer is not written. */
+static uint64_t layers_that_fit(const struct pattern *p) {
+    uint64_t edges = 1; /* of one layer in the sketch, about */
+    for (uint32_t i = 0; i < p->n_edges; i++) {
+        const struct edge *e = &p->edges[i];
+        edges += 1;
+        if (e->lo > e->hi) continue;
+        if (e->hi > 0x7F) edges += 16;
+        if (e->lo < 0x20) edges += 6 * ((e->hi < 0x1F ? e->hi : 0x1F) - e->lo + 1);
+    }
+    uint64_t by_edges = BUILD_MAX_SKETCH / 4 / edges, by_states = PATTERN_LAYERED / 4 / p->n_states;
+    return by_edges < by_states ? by_edges : by_states;
+}
+
 /* Into the sketch: layer l of the states is behind l characters. */
 static void draw_layers(struct pattern *p, uint32_t from, uint32_t start, uint32_t end, uint32_t min, uint32_t max, uint32_t to) {
     struct build *b = p->b;
+    const uint64_t fit = layers_that_fit(p);
+    if (max != MACHINE_NO_MAX && max > fit) max = fit > (uint64_t)min + LONGER ? (uint32_t)fit : max - min > LONGER ? min + LONGER : max;
     uint32_t layers = max == MACHINE_NO_MAX ? min + 1 : max + 1;
     if ((uint64_t)layers * p->n_states > PATTERN_LAYERED) {
         refuse(p, layers > 1 ? "is too large together with minLength or maxLength" : "is too large");
@@ -350,6 +372,7 @@ static void draw_layers(struct pattern *p, uint32_t from, uint32_t start, uint32
         if (l + 1 == layers && max == MACHINE_NO_MAX) next = here;
         for (uint32_t i = 0; i < p->n_edges && !b->rc; i++) {
             const struct edge *e = &p->edges[i];
+            build_spend(b, 4);
             if (e->lo > e->hi) build_skip(b, here + e->from, here + e->to);
             else if (l + 1 < layers || max == MACHINE_NO_MAX) part_char(b, here + e->from, e->lo, e->hi, next + e->to);
         }
@@ -361,8 +384,7 @@ const char *part_pattern(struct build *b, uint32_t from, struct slice pattern, u
     struct pattern p = {.b = b, .p = pattern.p, .n = pattern.n, .n_states = 2};
     if (memchr(pattern.p, 0, pattern.n)) return "holds a NUL character";
     draw_whole(&p, 0, 1);
-    if (!stopped(&p) && (min > PATTERN_LAYERED || (max != MACHINE_NO_MAX && max > PATTERN_LAYERED)))
-        refuse(&p, "is too large together with minLength or maxLength");
+    if (!stopped(&p) && min > PATTERN_LAYERED) refuse(&p, "is too large together with minLength or maxLength");
     if (!stopped(&p)) draw_layers(&p, from, 0, 1, min, max, to);
     mem_free(p.edges);
     return p.why;

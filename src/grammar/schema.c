@@ -52,6 +52,11 @@ static void no_memory(struct schema_reader *r) {
     if (!r->rc) r->rc = err_set(r->err, CALLA_E_MEMORY, "grammar: out of memory");
 }
 
+void schema_spend(struct schema_reader *r, uint64_t work) {
+    build_spend(r->b, work);
+    if (!r->rc) r->rc = r->b->rc;
+}
+
 /* ---- references ---- */
 
 /* One step of a JSON pointer, with ~0, ~1 and %xx undone. */
@@ -87,11 +92,13 @@ static const struct json *find_reference(struct schema_reader *r, const struct j
         size_t n = pointer_step(pointer, &at, name, sizeof name);
         if (n == SIZE_MAX) return schema_fail(r, ref, "has a name that is too long"), NULL;
         const struct json *child = v->child;
-        size_t index = 0;
+        size_t index = 0, steps = 0;
         for (size_t i = 0; i < n; i++)
             index = name[i] >= '0' && name[i] <= '9' && index < 1000000 ? index * 10 + (size_t)(name[i] - '0') : SIZE_MAX / 2;
-        for (size_t i = 0; child; child = child->next, i++)
-            if (v->type == JSON_ARRAY ? i == index : slice_eq(child->key, (struct slice){name, n})) break;
+        for (; child; child = child->next, steps++)
+            if (v->type == JSON_ARRAY ? steps == index : slice_eq(child->key, (struct slice){name, n})) break;
+        schema_spend(r, steps + n + 1);
+        if (r->rc) return NULL;
         v = child;
     }
     if (!v) schema_fail(r, ref, "points to nothing");
@@ -109,6 +116,7 @@ static bool is_annotation(struct slice key) {
 const struct json *schema_target(struct schema_reader *r, const struct json *node) {
     for (int i = 0; i < SCHEMA_MAX_DEPTH && node && node->type == JSON_OBJECT && !r->rc; i++) {
         const struct json *ref = json_get(node, "$ref");
+        schema_spend(r, node->count + 1);
         if (!ref) return node;
         for (const struct json *m = node->child; m; m = m->next)
             if (m != ref && !is_annotation(m->key)) return node;
@@ -148,6 +156,7 @@ static unsigned type_bit(struct slice name) {
 static void read_type(const struct reading *k, const struct json *v) {
     unsigned types = 0;
     const struct json *one = v->type == JSON_ARRAY ? v->child : v;
+    schema_spend(k->r, v->count);
     for (; one; one = v->type == JSON_ARRAY ? one->next : NULL) {
         unsigned bit = one->type == JSON_STRING ? type_bit(one->string) : 0;
         if (!bit) {
@@ -163,6 +172,7 @@ static void read_type(const struct reading *k, const struct json *v) {
 static void read_bound(const struct reading *k, const struct json *v, bool open, int side) {
     struct part_bound bound;
     k->s->implied |= TYPE_NUMBER | TYPE_INTEGER;
+    schema_spend(k->r, 2 * k->node->count + v->raw.n / 16); /* what it stands beside is looked up, too */
     if (v->type != JSON_NUMBER) schema_fail(k->r, v, "must be a number");
     else if (!part_bound_read(&bound, v->string)) schema_fail(k->r, v, "has more than %d digits before or behind the point", NUMBER_DIGITS);
     else {
@@ -173,14 +183,17 @@ static void read_bound(const struct reading *k, const struct json *v, bool open,
 
 static void read_text(const struct reading *k, const struct json *v, struct slice *to) {
     k->s->implied |= TYPE_STRING;
+    schema_spend(k->r, v->raw.n / 16);
     if (v->type != JSON_STRING) schema_fail(k->r, v, "must be a string");
     else if (to->p && !slice_eq(*to, v->string)) schema_fail(k->r, v, "holds besides another one, which cannot be enforced together");
     else *to = v->string;
 }
 
-static struct schema_property *find_property(const struct schema *s, struct slice name) {
-    struct schema_property *p = s->properties;
-    while (p && !slice_eq(p->name, name)) p = p->next;
+static struct schema_property *find_property(const struct reading *k, struct slice name) {
+    struct schema_property *p = k->s->properties;
+    uint64_t steps = 1;
+    for (; p && !slice_eq(p->name, name); steps++) p = p->next;
+    schema_spend(k->r, steps / 2 + name.n / 16);
     return p;
 }
 
@@ -213,7 +226,7 @@ static struct schema_property *own_property(const struct reading *k, struct slic
             if (p) p->required = old->required;
         }
     }
-    struct schema_property *p = find_property(s, name);
+    struct schema_property *p = find_property(k, name);
     if (p || k->r->rc) return k->r->rc ? NULL : p;
     if (s->n_properties == SCHEMA_MAX_NAMES) schema_fail(k->r, at, "has more than %d names", SCHEMA_MAX_NAMES);
     return k->r->rc ? NULL : append_property(k, name, NULL);
@@ -233,6 +246,7 @@ static struct json *copy_node(struct schema_reader *r, const struct json *node, 
 
 /* {"allOf": [a, b]}, as if the client had written it. */
 static const struct json *both(struct schema_reader *r, const struct json *a, const struct json *b) {
+    schema_spend(r, 16 + a->raw.n / 16);
     if (slice_eq(a->raw, b->raw)) return a;
     char *raw = arena_alloc(r->arena, a->raw.n + b->raw.n + 1); /* tells it apart from other schemas, no more */
     struct json *second = copy_node(r, b, "", NULL), *first = copy_node(r, a, "", second);
@@ -284,13 +298,18 @@ static void read_required(const struct reading *k, const struct json *v) {
 
 static void read_additional(const struct reading *k, const struct json *v) {
     k->s->implied |= TYPE_OBJECT;
+    schema_spend(k->r, k->node->count + v->raw.n / 16);
     if (v->type != JSON_OBJECT && v->type != JSON_TRUE && v->type != JSON_FALSE) schema_fail(k->r, v, "must be a schema");
     else if (k->s->has_additional && !slice_eq(k->s->additional ? k->s->additional->raw : slice_of("false"), v->raw))
         schema_fail(k->r, v, "holds besides another one, which cannot be enforced together");
     const struct json *own = json_get(k->node, "properties");
     for (const struct schema_property *p = k->s->properties; p && v->type != JSON_TRUE; p = p->next) {
         bool listed = false;
-        for (const struct json *m = own ? own->child : NULL; m && !listed; m = m->next) listed = slice_eq(m->key, p->name);
+        for (const struct json *m = own ? own->child : NULL; m && !listed; m = m->next) {
+            schema_spend(k->r, 1);
+            listed = slice_eq(m->key, p->name);
+        }
+        if (k->r->rc) return;
         if (p->value && !listed) schema_fail(k->r, v, "speaks of properties of a schema that it is joined to, which cannot be enforced");
     }
     k->r->reads += k->s->n_properties;
@@ -298,20 +317,6 @@ static void read_additional(const struct reading *k, const struct json *v) {
     k->s->closed = v->type == JSON_FALSE;
     k->s->additional = v;
     k->s->additional_in = k->node;
-}
-
-static void read_items(const struct reading *k, const struct json *v) {
-    k->s->implied |= TYPE_ARRAY;
-    if (v->type == JSON_ARRAY) { /* as drafts before 2020 wrote prefixItems */
-        k->s->prefix = v;
-        k->s->prefix_in = k->node;
-        return;
-    }
-    if (k->s->has_items && !slice_eq(k->s->items->raw, v->raw))
-        schema_fail(k->r, v, "holds besides another one, which cannot be enforced together");
-    k->s->items = v;
-    k->s->items_in = k->node;
-    k->s->has_items = true;
 }
 
 static void read_prefix(const struct reading *k, const struct json *v) {
@@ -324,11 +329,36 @@ static void read_prefix(const struct reading *k, const struct json *v) {
     }
 }
 
-static bool same_value(const struct json *a, const struct json *b) {
+static void read_items(const struct reading *k, const struct json *v) {
+    k->s->implied |= TYPE_ARRAY;
+    schema_spend(k->r, v->raw.n / 16);
+    if (v->type == JSON_ARRAY) { /* as drafts before 2020 wrote prefixItems */
+        read_prefix(k, v);
+        return;
+    }
+    if (k->s->has_items && !slice_eq(k->s->items->raw, v->raw))
+        schema_fail(k->r, v, "holds besides another one, which cannot be enforced together");
+    k->s->items = v;
+    k->s->items_in = k->node;
+    k->s->has_items = true;
+}
+
+static bool same_value(struct schema_reader *r, const struct json *a, const struct json *b) {
     struct str x = {0}, y = {0};
+    schema_spend(r, 1);
+    if (a == b) return true;
+    if (a->type != b->type) return false;
+    if (a->type == JSON_NUMBER || a->type == JSON_STRING) {
+        if (a->string.n == b->string.n) schema_spend(r, a->string.n / 32);
+        return slice_eq(a->string, b->string);
+    }
+    if (a->type != JSON_ARRAY && a->type != JSON_OBJECT) return true;
+    schema_spend(r, 16 + (a->raw.n + b->raw.n) / 2);
+    if (a->count != b->count) return false;
     json_write_compact(&x, a);
     json_write_compact(&y, b);
-    bool same = !x.failed && !y.failed && slice_eq(str_view(&x), str_view(&y));
+    if (x.failed || y.failed) no_memory(r);
+    bool same = slice_eq(str_view(&x), str_view(&y));
     str_free(&x);
     str_free(&y);
     return same;
@@ -343,8 +373,10 @@ static void read_values(const struct reading *k, const struct json *v, bool list
     struct schema_value *kept = NULL, **end = &kept;
     for (const struct json *one = list ? v->child : v; one && !k->r->rc; one = list ? one->next : NULL) {
         bool in = !k->s->has_values;
-        for (const struct schema_value *old = k->s->values; old && !in; old = old->next) in = same_value(old->value, one);
-        if (!in) continue;
+        for (const struct schema_value *old = k->s->values; old && !in && !k->r->rc; old = old->next)
+            in = same_value(k->r, old->value, one);
+        schema_spend(k->r, in ? sizeof(struct schema_value) : 1); /* the arena holds it until the end */
+        if (!in || k->r->rc) continue;
         struct schema_value *value = arena_alloc(k->r->arena, sizeof *value);
         if (!value) {
             no_memory(k->r);
@@ -386,15 +418,15 @@ static void refuse(const struct reading *k, const struct json *v) {
                                         "extends",
                                         "disallow",
                                         "divisibleBy"};
-    const struct json *type = json_get(k->node, "type");
     uint64_t one;
     bool falsehood;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (!slice_is(v->key, names[i])) continue;
         if (slice_is(v->key, "uniqueItems") && json_bool(v, &falsehood) && !falsehood) return;
-        if (slice_is(v->key, "multipleOf") && json_uint(v, &one) && one == 1 && type && type->type == JSON_STRING &&
-            slice_is(type->string, "integer"))
-            return;
+        if (slice_is(v->key, "multipleOf") && json_uint(v, &one) && one == 1) {
+            const struct json *type = json_get(k->node, "type");
+            if (type && type->type == JSON_STRING && slice_is(type->string, "integer")) return;
+        }
         if (v->type == JSON_OBJECT && !v->child &&
             (slice_is(v->key, "dependentRequired") || slice_is(v->key, "dependentSchemas") || slice_is(v->key, "dependencies") ||
              slice_is(v->key, "patternProperties")))
@@ -425,6 +457,7 @@ static bool read_size_keyword(const struct reading *k, const struct json *v) {
     return false;
 }
 
+/* All but `required`, which schema_merge reads last. */
 static void read_keyword(const struct reading *k, const struct json *v) {
     struct slice key = v->key;
     bool flag;
@@ -436,7 +469,6 @@ static void read_keyword(const struct reading *k, const struct json *v) {
     else if (slice_is(key, "const")) read_values(k, v, false);
     else if (slice_is(key, "anyOf") || slice_is(key, "oneOf")) read_group(k, v);
     else if (slice_is(key, "properties")) read_properties(k, v);
-    else if (slice_is(key, "required")) read_required(k, v);
     else if (slice_is(key, "additionalProperties")) read_additional(k, v);
     else if (slice_is(key, "propertyNames")) {
         k->s->implied |= TYPE_OBJECT;
@@ -461,6 +493,7 @@ void schema_init(struct schema *s) {
 }
 
 void schema_merge(struct schema_reader *r, struct schema *s, const struct json *node, int depth) {
+    schema_spend(r, 16);
     if (r->rc || !node || node->type == JSON_TRUE) return;
     if (node->type == JSON_FALSE) s->nothing = true;
     else if (node->type != JSON_OBJECT) schema_fail(r, node, "must be a schema: an object or a boolean");
@@ -469,15 +502,19 @@ void schema_merge(struct schema_reader *r, struct schema *s, const struct json *
     if (r->rc || node->type != JSON_OBJECT) return;
     struct reading k = {r, s, node, depth};
     const struct json *ref = json_get(node, "$ref"), *all = json_get(node, "allOf");
+    const struct json *required = json_get(node, "required");
+    schema_spend(r, 2 * node->count);
     if (ref) schema_merge(r, s, find_reference(r, ref), depth + 1);
     for (const struct json *m = node->child; m && !r->rc; m = m->next) {
-        read_keyword(&k, m);
+        if (m != required) read_keyword(&k, m);
         r->reads++;
+        schema_spend(r, 8);
     }
     if (s->prefix && s->has_items && s->prefix_in != s->items_in)
         schema_fail(r, s->items, "speaks of the first items of a schema that it is joined to, which cannot be enforced");
     if (all && all->type != JSON_ARRAY) schema_fail(r, all, "must be a list of schemas");
     for (const struct json *one = all ? all->child : NULL; one && !r->rc; one = one->next) schema_merge(r, s, one, depth + 1);
+    if (required && !r->rc) read_required(&k, required); /* last, so that names that nothing else lists come last */
 }
 
 unsigned schema_types(const struct schema *s) {

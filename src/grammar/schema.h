@@ -10,7 +10,7 @@
 
 #define SCHEMA_MAX_BYTES ((size_t)256 << 10)
 #define SCHEMA_MAX_DEPTH 64    /* of references and merges within each other */
-#define SCHEMA_MAX_READS 50000 /* nodes read, all merges together */
+#define SCHEMA_MAX_READS 50000 /* nodes and keywords read, all merges together */
 #define SCHEMA_GROUPS    8     /* anyOf and oneOf that hold at once */
 #define SCHEMA_MAX_NAMES 2000  /* properties of one object */
 
@@ -67,6 +67,7 @@ struct schema {
 struct schema_reader {
     const struct json *root;
     struct arena *arena;
+    struct build *b; /* whose work this is part of */
     struct calla_error *err;
     int rc;
     unsigned reads;
@@ -74,6 +75,8 @@ struct schema_reader {
 void schema_init(struct schema *s);
 /* Merge a node (an object or a boolean; NULL: anything) into s. Failures are remembered in r->rc. */
 void schema_merge(struct schema_reader *r, struct schema *s, const struct json *node, int depth);
+/* Count work (build_spend); what the builder fails with, the reader does. */
+void schema_spend(struct schema_reader *r, uint64_t work);
 /* The types that remain, by `type` or else by the other keywords. */
 unsigned schema_types(const struct schema *s);
 /* The node that a node refers to if it says nothing else of weight, else the node itself. */

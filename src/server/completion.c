@@ -203,11 +203,14 @@ static int open_plan(struct completion *c, struct calla_error *err) {
                               .tools = r->tools.n > 0,
                               .force_call = r->chat.force_call,
                               .functions = (const char *const *)r->functions.name,
-                              .n_functions = r->functions.n};
+                              .n_functions = r->functions.n,
+                              .stop = nobody_waits,
+                              .stop_ctx = r->options.exchange};
     if (r->format == FORMAT_SCHEMA) wish.schema = r->schema;
     int rc = r->format == FORMAT_TEXT ? 0 : vocabulary(c->server, &wish.vocabulary, &why);
     if (rc == 0) rc = guide_plan_open(&c->plan, &wish, &why);
-    if (rc == 0 || rc == CALLA_E_MEMORY || r->format == FORMAT_TEXT) return rc ? err_set(err, rc, "%s", why.message) : 0;
+    bool schemas_own = rc && rc != CALLA_E_MEMORY && rc != CALLA_E_CANCELLED && r->format != FORMAT_TEXT;
+    if (!schemas_own) return rc ? err_set(err, rc, "%s", why.message) : 0;
     const char *field = r->format == FORMAT_SCHEMA ? "response_format.json_schema.schema" : "response_format";
     return err_param(err, CALLA_E_INVALID, field, "%s: %s", field, why.message);
 }

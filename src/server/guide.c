@@ -35,7 +35,8 @@ int guide_plan_open(struct guide_plan *p, const struct guide_wish *w, struct cal
     int rc = find_ids(p, w->tools, err);
     if (rc == 0 && p->calling && !*w->force_call) rc = names_open(&p->names, w->tok, w->functions, w->n_functions, err);
     if (rc == 0 && p->budget) rc = encode_close(p, err);
-    if (rc == 0 && w->vocabulary) rc = calla_grammar_open(&p->grammar, w->vocabulary, w->schema.p, w->schema.n, err);
+    if (rc == 0 && w->vocabulary)
+        rc = calla_grammar_open_watched(&p->grammar, w->vocabulary, w->schema.p, w->schema.n, w->stop, w->stop_ctx, err);
     return rc;
 }
 

@@ -22,6 +22,8 @@ struct guide_wish {
     const char *force_call;              /* as in calla_chat_options; with "" the call is of one of: */
     const char *const *functions;        /* [n_functions] */
     size_t n_functions;
+    calla_grammar_stop_fn *stop; /* asked while the schema is compiled; NULL: nobody is */
+    void *stop_ctx;
 };
 
 struct guide_plan {

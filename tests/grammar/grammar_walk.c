@@ -1,9 +1,9 @@
 /* grammar_walk.c - random texts of a schema, drawn through the masks as a model would, for test_schemas.py to judge.
  *
  * Usage: grammar_walk MODEL_DIR. Each line of standard input is {"schema": ..., "seed": N, "walks": N, "check": N, "texts": [...]}: a line
- * goes out with the texts that were drawn (null: none within the limit), which of `texts` the grammar accepts whole, or its error, and the
- * processor's seconds that compiling took. At `check` random places the mask is compared with what every id of the vocabulary does by
- * itself.
+ * goes out with the texts that were drawn (null: none within the limit), which of `texts` the grammar accepts whole, or its error, the
+ * processor's seconds that compiling took, and by how many KiB the process grew to its largest in that time. At `check` random places the
+ * mask is compared with what every id of the vocabulary does by itself.
  */
 #include "base/json.h"
 #include "base/num.h"
@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #define STEPS 1500
@@ -118,9 +119,13 @@ static void answer(struct walker *w, const struct json *line) {
     struct calla_error err = {0};
     struct str out = {0}, text = {0};
     const struct json *schema = json_get(line, "schema"), *texts = json_get(line, "texts");
+    struct rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
     clock_t start = clock();
     int rc = calla_grammar_open(&w->g, w->v, json_is(schema, JSON_NULL) ? NULL : schema->raw.p, schema->raw.n, &err);
-    str_printf(&out, "{\"seconds\":%.3f,", (double)(clock() - start) / CLOCKS_PER_SEC);
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    getrusage(RUSAGE_SELF, &after);
+    str_printf(&out, "{\"seconds\":%.3f,\"grown\":%ld,", seconds, after.ru_maxrss - before.ru_maxrss);
     if (rc) {
         str_puts(&out, "\"error\":");
         json_write_string(&out, err.message, strlen(err.message));
