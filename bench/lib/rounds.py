@@ -1,6 +1,6 @@
 """bench/lib/rounds.py - runs calla and llama.cpp in turn on equal shapes, gathers minimum, median and maximum, and ratios round by round.
 
-Called by bench/peers, bench/throughput and bench/coldstart; needs Python 3.8 and nothing else. Every measurement is a process; a round is each of
+Called by bench/peers, bench/throughput and bench/coldstart (bench/server has lib/server.py); needs Python 3.8 and nothing else. Every measurement is a process; a round is each of
 them once, and the order turns from round to round. Beside every figure stands how much of the machine other work took meanwhile (Linux), since
 llama.cpp's spinning threads lose more to it than calla's.
 """

@@ -1,4 +1,4 @@
-# bench/lib/setup.sh - sourced by bench/peers, bench/throughput and bench/coldstart: their options, llama.cpp and the models.
+# bench/lib/setup.sh - sourced by bench/peers, bench/throughput, bench/coldstart and bench/server: their options, llama.cpp and the models.
 #
 # Sets: calla (the program), llama (folder of llama.cpp's programs), models, out, layers, quants, rounds, threads, python; rest (other words).
 
