@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("CALLA_BIN", ROOT / "build"))
 MODEL = ROOT / "models" / "mini"
 names = itertools.count()
+PATIENCE = 300  # seconds after which an answer counts as lost. A bound in these tests tells right from wrong, not a quiet machine from a busy one
 
 
 class Server:
@@ -41,7 +42,7 @@ class Server:
             self.wait(lambda: requests.get(self.url + "/health").status_code == 200, 120)
 
     @staticmethod
-    def wait(condition, seconds=5):
+    def wait(condition, seconds=60):
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "it did not happen in time"
@@ -63,10 +64,10 @@ class Server:
         return [line for line in self.trace() if line["event"] == "end" and f"@script:{line['script']}@" == mark]
 
     def client(self, **options):
-        return openai.OpenAI(base_url=self.url + "/v1", api_key=options.pop("api_key", "none"), max_retries=0, timeout=30, **options)
+        return openai.OpenAI(base_url=self.url + "/v1", api_key=options.pop("api_key", "none"), max_retries=0, timeout=PATIENCE, **options)
 
     def post(self, body, path="/v1/chat/completions", **options):
-        return requests.post(self.url + path, **({"json": body} if isinstance(body, (dict, list)) else {"data": body}), timeout=60, **options)
+        return requests.post(self.url + path, **({"json": body} if isinstance(body, (dict, list)) else {"data": body}), timeout=PATIENCE, **options)
 
     def chat(self, mark="", **fields):
         """A chat whose only message is `mark`; the answer's JSON, which must be a success."""
@@ -107,8 +108,8 @@ class Server:
         return plain["choices"]
 
     def connect(self):
-        s = socket.create_connection(("127.0.0.1", self.port), 30)
-        s.settimeout(30)
+        s = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+        s.settimeout(PATIENCE)
         return s
 
     def raw(self, data):
@@ -124,6 +125,10 @@ class Server:
     def stats(self):
         return requests.get(self.url + "/health").json()
 
+    def processor_seconds(self):
+        user, system = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def threads(self):
         return len(os.listdir(f"/proc/{self.process.pid}/task"))
 
@@ -135,7 +140,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(30)
+            return self.process.wait(PATIENCE)
         finally:
             self.process.kill()
             self.process.stdout.close()

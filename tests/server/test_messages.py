@@ -14,7 +14,7 @@ ON = {"type": "enabled", "budget_tokens": 1024}
 
 
 def client(server, **options):
-    return anthropic.Anthropic(base_url=server.url, api_key=options.pop("api_key", "none"), max_retries=0, timeout=30, **options)
+    return anthropic.Anthropic(base_url=server.url, api_key=options.pop("api_key", "none"), max_retries=0, timeout=300, **options)
 
 
 def user(content):

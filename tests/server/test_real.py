@@ -121,7 +121,7 @@ def test_vanished_clients_free_the_engine(server):
             if i % 2:
                 client.recv(400)
             time.sleep(0.01 * (i % 4))
-    server.wait(lambda: server.stats() == {"status": "ok", "running": 0, "waiting": 0}, 10)
+    server.wait(lambda: server.stats() == {"status": "ok", "running": 0, "waiting": 0})
     assert "5" in server.chat("What is 2 + 3?", max_tokens=40, **OFF)["choices"][0]["message"]["content"]
 
 
@@ -130,7 +130,7 @@ def test_a_fault_ends_what_ran_and_nothing_else(server, stream):
     """The device fails in one step: the requests in it end with an error, the engine and the server live."""
     fields = {"messages": [{"role": "user", "content": "Tell me a very long story."}], "temperature": 1, "logit_bias": {str(i): -100 for i in server_stops(server)}, **OFF}
     for _ in range(20):  # an answer may be over before the signal comes
-        with requests.post(server.url + "/v1/chat/completions", json={**fields, "stream": True}, stream=True, timeout=60) as running:
+        with requests.post(server.url + "/v1/chat/completions", json={**fields, "stream": True}, stream=True, timeout=300) as running:
             pieces = running.iter_content(None)
             text = next(pieces)
             if stream:
@@ -143,9 +143,9 @@ def test_a_fault_ends_what_ran_and_nothing_else(server, stream):
         plain = {}
         thread = threading.Thread(target=lambda: plain.update(answer=server.post(fields)))
         thread.start()
-        server.wait(lambda: server.stats()["running"] == 1, 20)
+        server.wait(lambda: server.stats()["running"] == 1)
         server.process.send_signal(signal.SIGUSR1)
-        thread.join(60)
+        thread.join(300)
         if plain["answer"].status_code != 200:
             assert plain["answer"].status_code == 500 and plain["answer"].json()["error"]["code"] == "backend"
             break

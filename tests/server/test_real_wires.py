@@ -46,7 +46,7 @@ def test_responses_tool_loop(server):
 
 @pytest.mark.parametrize("thinking", [{"type": "disabled"}, {"type": "enabled", "budget_tokens": 1024}], ids=str)
 def test_messages(server, thinking):
-    client = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60)
+    client = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=300)
     fields = dict(model="mini", messages=[{"role": "user", "content": "What is 2 + 3?"}], thinking=thinking)
     plain = client.messages.create(max_tokens=300, **fields)
     assert "5" in plain.content[-1].text and plain.stop_reason == "end_turn"
@@ -62,7 +62,7 @@ def test_messages(server, thinking):
 
 
 def test_messages_tool_loop(server):
-    client = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60)
+    client = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=300)
     fields = dict(model="mini", tools=[BLOCK], max_tokens=120)
     messages = [{"role": "user", "content": QUESTION}]
     first = client.messages.create(messages=messages, **fields)

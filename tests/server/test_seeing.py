@@ -53,7 +53,10 @@ def test_line_of_an_answer(logged, stream):
     assert (line["prompt_tokens"], line["completion_tokens"]) == (usage["prompt_tokens"], usage["completion_tokens"])
     assert line["cached_tokens"] == usage["prompt_tokens_details"]["cached_tokens"]
     assert 55 < line["prefill_ms"] <= line["first_token_ms"] + 1 <= line["duration_ms"] + 1 and line["queue_ms"] + line["prefill_ms"] <= line["first_token_ms"] + 1
-    assert 0 < line["tokens_per_second"] < 130  # five after the first, four of them ten milliseconds apart
+    # five ids after the first, four of them ten milliseconds apart; how late the connection saw the first, and the last, is the machine's matter
+    seconds = (line["duration_ms"] - line["first_token_ms"]) / 1000
+    assert line["tokens_per_second"] > 0.95 * 5 / (seconds + 0.001)
+    assert line["first_token_ms"] > 95 or line["tokens_per_second"] < 1.05 * 5 / (0.099 - line["first_token_ms"] / 1000)
     assert (line["finish_reason"], line["error"], line["client_gone"]) == ("stop", None, False)
 
 
@@ -86,7 +89,7 @@ def test_line_of_a_client_that_went_away(logged, stream):
         logged.wait(lambda: logged.stats()["running"] == 1)
         time.sleep(0.1)
     line = line_of(logged, "away")
-    assert line["client_gone"] and line["finish_reason"] is None and 0 < line["completion_tokens"] < 100
+    assert line["client_gone"] and line["finish_reason"] is None and 0 < line["completion_tokens"] < 500
     assert line["status"] == (200 if stream else None)
 
 
@@ -173,7 +176,7 @@ def test_metrics_add_up(start):
     assert value(after, "calla_cached_tokens_total") > 0
     assert value(after, "calla_completions_total", finish="stop") == 3 == value(after, "calla_queue_seconds_count")
     first, between = "calla_time_to_first_token_seconds", "calla_time_between_tokens_seconds"
-    assert value(after, first + "_count") == 3 and value(after, first + "_bucket", le="0.25") == 2 and 0.3 < value(after, first + "_sum") < 2
+    assert value(after, first + "_count") == 3 and value(after, first + "_bucket", le="0.25") <= 2 and value(after, first + "_sum") > 0.3
     assert value(after, between + "_count") == tokens - 3 and value(after, between + "_sum") > 0.1
     assert value(after, "calla_http_request_duration_seconds_count", route=CHAT) == len(wanted) + 2
     assert value(after, "calla_http_request_duration_seconds_sum", route=CHAT) > 0.45
@@ -248,7 +251,6 @@ def test_idle_connection_makes_room(start):
     idle = [s.connect() for _ in range(3)]
     time.sleep(1.1)
     assert requests.get(s.url + "/health").status_code == 200
-    idle[0].settimeout(2)
     assert idle[0].recv(1) == b""  # the one that was idle longest
     idle[2].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert idle[2].recv(4096).startswith(b"HTTP/1.1 200")

@@ -2,6 +2,8 @@
 import contextlib
 import json
 import os
+import re
+import resource
 import signal
 import socket
 import subprocess
@@ -10,7 +12,7 @@ import time
 
 import pytest
 import requests
-from conftest import BIN, MODEL
+from conftest import BIN, MODEL, PATIENCE
 
 CHAT = "/v1/chat/completions"
 
@@ -47,12 +49,11 @@ def test_vanished_client_is_noticed(start, stage, stream):
     s.wait(lambda: s.stats()["waiting" if stage == "queue" else "running"] == 1)
     if stage == "decode":
         time.sleep(0.1)
-    began = time.monotonic()
     client.close()
-    s.wait(lambda: s.ended(mark), 2)
-    assert time.monotonic() - began < 1 and s.ended(mark)[0]["finish"] == 3
+    s.wait(lambda: s.ended(mark))
+    assert s.ended(mark)[0]["finish"] == 3
     if stage == "decode":
-        assert 0 < s.ended(mark)[0]["generated"] < 100
+        assert 0 < s.ended(mark)[0]["generated"] < 2000  # of 3000
     if blocker:
         assert s.stats() == {"status": "ok", "running": 1, "waiting": 0}
         blocker.close()
@@ -65,13 +66,13 @@ def test_half_closed_client_counts_as_gone(server):
         client.sendall(request_bytes(server, ask(mark)))
         server.wait(lambda: server.stats()["running"] == 1)
         client.shutdown(socket.SHUT_WR)
-        server.wait(lambda: server.ended(mark), 2)
+        server.wait(lambda: server.ended(mark))
 
 
 def test_hundred_aborts_leak_nothing(start):
     s = start()
     s.chat(s.script([{"text": "warm"}]), reasoning_effort="none")
-    s.wait(lambda: s.threads() <= 5, 3)
+    s.wait(lambda: s.threads() <= 5)
     threads, descriptors = s.threads(), s.descriptors()
     marks = [s.script([{"hold": True}]), s.script([{"every_ms": 5}, {"text": "word " * 1000}])]
     for i in range(100):
@@ -81,7 +82,7 @@ def test_hundred_aborts_leak_nothing(start):
             if i % 3 == 0:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset instead of a farewell
     s.wait(lambda: s.stats() == {"status": "ok", "running": 0, "waiting": 0})
-    s.wait(lambda: s.threads() <= threads and s.descriptors() <= descriptors, 5)
+    s.wait(lambda: s.threads() <= threads and s.descriptors() <= descriptors)
     assert len([e for m in marks for e in s.ended(m)]) == 100
 
 
@@ -91,12 +92,10 @@ def test_slow_reader_holds_nothing(start):
     with s.connect() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.sendall(request_bytes(s, ask(long, stream=True)))
-        s.wait(lambda: s.ended(long), 5)  # the engine is done although nobody reads
+        s.wait(lambda: s.ended(long))  # the engine is done although nobody reads
         assert s.ended(long)[0]["finish"] == 1
         assert s.chat(s.script([{"text": "quick"}]), reasoning_effort="none")["choices"][0]["message"]["content"] == "quick"
-        began = time.monotonic()
-        s.wait(lambda: s.threads() <= 5, 10)  # and the connection is dropped
-        assert time.monotonic() - began < 9
+        s.wait(lambda: s.threads() <= 5, 50)  # and the connection is dropped, before the 60 seconds that are the rule
 
 
 def test_aborted_upload(server):
@@ -116,12 +115,11 @@ def test_vanished_client_ends_the_encoding_of_its_text(start, path, body):
     s = start(log_json=1)
     with s.connect() as client:
         client.sendall(request_bytes(s, body, "X-Request-Id: long\r\n", path))
-        sent = time.monotonic()
         time.sleep(0.7)
-    s.wait(lambda: '"long"' in s.log_path.read_text(), 20)
+    s.wait(lambda: '"long"' in s.log_path.read_text())
     line = next(json.loads(line) for line in s.log_path.read_text().splitlines() if '"long"' in line)
     assert line["client_gone"] and line["status"] is None, line
-    assert time.monotonic() - sent < 6  # the whole takes longer on any machine
+    assert s.processor_seconds() < 6  # the whole takes longer on any machine
     s.wait(lambda: s.threads() <= 5)
 
 
@@ -134,9 +132,9 @@ def test_stop_while_texts_are_encoded(start):
     for t in threads:
         t.join()
     time.sleep(0.3)
-    began = time.monotonic()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     s.process.send_signal(signal.SIGTERM)
-    assert s.process.wait(20) == 0 and time.monotonic() - began < 6
+    assert s.process.wait(PATIENCE) == 0 and resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - used < 12  # the whole takes three times that
     for c in clients:
         c.close()
 
@@ -147,21 +145,19 @@ def test_clients_that_wait_to_be_read_may_leave(start):
     clients = [s.connect() for _ in range(5)]
     for i, c in enumerate(clients):
         c.sendall(request_bytes(s, {"text": LONG_TEXT[:12_000_000]}, f"X-Request-Id: turn-{i}\r\n", "/v1/tokenize"))
-    began = time.monotonic()
     clients[4].close()
-    s.wait(lambda: '"turn-4"' in s.log_path.read_text(), 10)
-    left = time.monotonic() - began
+    s.wait(lambda: '"turn-4"' in s.log_path.read_text())
     for i, c in enumerate(clients[:4]):
         c.close()
-    s.wait(lambda: all(f'"turn-{i}"' in s.log_path.read_text() for i in range(4)), 20)
-    assert left < 5
+    s.wait(lambda: all(f'"turn-{i}"' in s.log_path.read_text() for i in range(4)))
+    assert re.findall('"turn-[0-9]"', s.log_path.read_text())[0] == '"turn-4"'  # it left first, while the others were being read
 
 
 # ---- keep-alive ----
 
 def test_comments_while_nothing_is_sent(start):
     s = start(keepalive_ms=200)
-    mark = s.script([{"delay_ms": 1500}, {"text": "late"}])
+    mark = s.script([{"delay_ms": 4000}, {"text": "late"}])
     times, text = [], b""
     with requests.post(s.url + CHAT, json=ask(mark, stream=True), stream=True) as answer:
         assert answer.status_code == 200
@@ -169,7 +165,7 @@ def test_comments_while_nothing_is_sent(start):
             times.append(time.monotonic())
             text += piece
     gaps = [b - a for a, b in zip(times, times[1:])]
-    assert max(gaps) < 1 and text.count(b": keep-alive\n\n") >= 5 and b"late" in text
+    assert max(gaps) < 3 and text.count(b": keep-alive\n\n") >= 5 and b"late" in text
     got = s.client().chat.completions.create(model="m", messages=[{"role": "user", "content": mark}], stream=True, reasoning_effort="none")
     assert "".join(c.choices[0].delta.content or "" for c in got) == "late"
 
@@ -179,28 +175,28 @@ def test_comments_in_the_queue(start):
     with s.connect() as blocker:
         blocker.sendall(request_bytes(s, ask(s.script([{"hold": True}]))))
         s.wait(lambda: s.stats()["running"] == 1)
+        began = time.monotonic()
         with requests.post(s.url + CHAT, json=ask(s.script([{"text": "at last"}]), stream=True), stream=True) as answer:
             s.wait(lambda: s.stats()["waiting"] == 1)
-            pieces, began = answer.iter_content(None), time.monotonic()
+            pieces = answer.iter_content(None)
             text = b""
             while text.count(b": keep-alive\n\n") < 4:
                 text += next(pieces)
-            assert 0.5 < time.monotonic() - began < 4 and s.stats()["waiting"] == 1
+            assert 0.5 < time.monotonic() - began < 19 and s.stats()["waiting"] == 1
             blocker.close()
             rest = b"".join(pieces)
             assert b" last" in rest and rest.endswith(b"data: [DONE]\n\n")
 
 
 def test_head_of_a_stream_comes_at_once(server):
-    began = time.monotonic()
-    with requests.post(server.url + CHAT, json=ask(server.script([{"hold": True}]), stream=True), stream=True) as answer:
-        assert answer.status_code == 200 and next(answer.iter_lines()) and time.monotonic() - began < 1
+    with requests.post(server.url + CHAT, json=ask(server.script([{"hold": True}]), stream=True), stream=True, timeout=PATIENCE) as answer:
+        assert answer.status_code == 200 and next(answer.iter_lines()).startswith(b"data: ")  # before the comment of the fifth second
 
 
 def test_tokens_come_one_by_one(server):
-    mark = server.script([{"every_ms": 50}, {"text": "a b c d e f g h"}])
+    mark = server.script([{"every_ms": 200}, {"text": "a b c d e f g h"}])
     times = [time.monotonic() for c in server.client().chat.completions.create(model="m", messages=[{"role": "user", "content": mark}], stream=True, reasoning_effort="none")]
-    assert max(b - a for a, b in zip(times, times[1:])) < 0.35 and times[-1] - times[0] > 0.3
+    assert times[-1] - times[0] > 0.5 and max(b - a for a, b in zip(times, times[1:])) < 0.75 * (times[-1] - times[0])
 
 
 def test_connection_is_reused(server):
@@ -268,35 +264,33 @@ def test_slow_head_and_body_end_in_408(start):
             client.sendall(first)
             got, began = b"", time.monotonic()
             client.settimeout(0.2)
-            while time.monotonic() - began < 6:
+            while time.monotonic() - began < 60:
                 with contextlib.suppress(TimeoutError):
                     piece = client.recv(4096)
                     got += piece
                     if not piece:
-                        return got, time.monotonic() - began
+                        return got
                 with contextlib.suppress(OSError):
                     client.sendall(byte)
         raise AssertionError("never closed")
 
-    got, seconds = dribble(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode(), b" ")
-    assert got.startswith(b"HTTP/1.1 408 ") and b'"code":"timeout"' in got and seconds < 4
-    got, seconds = dribble(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n".encode(), b"X-A: b\r\n")
-    assert got.startswith(b"HTTP/1.1 408 ") and seconds < 4
-    got, seconds = dribble(b"G", b"E")
-    assert seconds < 4
+    got = dribble(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode(), b" ")
+    assert got.startswith(b"HTTP/1.1 408 ") and b'"code":"timeout"' in got
+    assert dribble(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n".encode(), b"X-A: b\r\n").startswith(b"HTTP/1.1 408 ")
+    dribble(b"G", b"E")
 
 
 def test_many_idle_connections_do_not_starve(start):
     s = start(max_connections=16, read_seconds=2)
     idle = [s.connect() for _ in range(40)]
-    s.wait(lambda: s_ok(s), 8)
+    s.wait(lambda: s_ok(s))
     for c in idle:
         c.close()
 
 
 def s_ok(s):
     try:
-        return requests.get(s.url + "/health", timeout=1).status_code == 200
+        return requests.get(s.url + "/health", timeout=5).status_code == 200
     except requests.RequestException:
         return False
 
@@ -350,7 +344,7 @@ def test_api_key(start):
 
 
 def test_beyond_loopback_needs_a_key(start):
-    refused = subprocess.run([BIN / "calla-scripted-server", "--model", MODEL, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=20)
+    refused = subprocess.run([BIN / "calla-scripted-server", "--model", MODEL, "--host", "0.0.0.0"], capture_output=True, text=True, timeout=PATIENCE)
     assert refused.returncode == 2 and "--api-key" in refused.stderr and "listening" not in refused.stdout
     s = start(host="0.0.0.0", api_key="k")
     assert requests.get(f"http://127.0.0.1:{s.port}/v1/models", headers={"Authorization": "Bearer k"}).status_code == 200
@@ -360,7 +354,7 @@ def test_beyond_loopback_needs_a_key(start):
 
 
 def test_taken_port_is_an_error(server):
-    second = subprocess.run([BIN / "calla-scripted-server", "--model", MODEL, "--port", str(server.port)], capture_output=True, text=True, timeout=20)
+    second = subprocess.run([BIN / "calla-scripted-server", "--model", MODEL, "--port", str(server.port)], capture_output=True, text=True, timeout=PATIENCE)
     assert second.returncode == 4 and str(server.port) in second.stderr and "--port 0" in second.stderr
 
 
@@ -377,17 +371,17 @@ def test_loading(start):
 
 
 def test_stop_when_idle(start):
-    s = start()
+    s = start(grace=60)
     s.chat(s.script([{"text": "x"}]), reasoning_effort="none")
     with s.connect():
         began = time.monotonic()
-        assert s.stop() == 0 and time.monotonic() - began < 2
+        assert s.stop() == 0 and time.monotonic() - began < 50
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_stop_lets_running_answers_end(start, stream):
-    s = start(grace=10)
-    mark = s.script([{"every_ms": 50}, {"text": "a b c d e f g h i j"}])
+    s = start(grace=60)
+    mark = s.script([{"every_ms": 300}, {"text": "a b c d e f g h i j"}])
     got = {}
     thread = threading.Thread(target=lambda: got.update(answer=s.post(ask(mark, stream=stream))))
     thread.start()
@@ -396,9 +390,9 @@ def test_stop_lets_running_answers_end(start, stream):
     s.wait(lambda: s.stats()["status"] == "stopping")
     late = s.post(ask("x"))
     assert late.status_code == 503 and late.json()["error"]["code"] == "stopping" and "Retry-After" in late.headers
-    thread.join(10)
+    thread.join(PATIENCE)
     assert got["answer"].status_code == 200 and ("[DONE]" in got["answer"].text if stream else got["answer"].json()["choices"][0]["message"]["content"] == "a b c d e f g h i j")
-    assert s.process.wait(5) == 0
+    assert s.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("stage", ["queue", "prefill", "decode"])
@@ -416,8 +410,8 @@ def test_stop_ends_what_does_not(start, stage, stream):
     s.wait(lambda: s.stats()["waiting" if stage == "queue" else "running"] == 1)
     began = time.monotonic()
     s.process.send_signal(signal.SIGTERM)
-    assert s.process.wait(10) == 0 and 0.8 < time.monotonic() - began < 4
-    thread.join(10)
+    assert s.process.wait(PATIENCE) == 0 and time.monotonic() - began > 0.8
+    thread.join(PATIENCE)
     if stream:
         assert "event: error\ndata: {\"error\"" in got["answer"].text and "[DONE]" not in got["answer"].text
     else:
@@ -434,7 +428,7 @@ def test_second_signal_stops_now(start):
         s.wait(lambda: s.stats()["status"] == "stopping")
         began = time.monotonic()
         s.process.send_signal(signal.SIGTERM)
-        assert s.process.wait(10) == 0 and time.monotonic() - began < 3
+        assert s.process.wait(PATIENCE) == 0 and time.monotonic() - began < 50
 
 
 def test_stop_with_a_client_that_does_not_read(start):
@@ -447,4 +441,4 @@ def test_stop_with_a_client_that_does_not_read(start):
         time.sleep(0.3)
         began = time.monotonic()
         s.process.send_signal(signal.SIGTERM)
-        assert s.process.wait(10) == 0 and time.monotonic() - began < 4
+        assert s.process.wait(PATIENCE) == 0 and time.monotonic() - began < 50

@@ -149,7 +149,7 @@ def ask(server, api, mark, stream=False, tools=True, limit=None, **fields):
         body.setdefault("thinking", {"type": "adaptive"})
     if limit or api == "messages":
         body[{"chat": "max_tokens", "responses": "max_output_tokens", "messages": "max_tokens"}[api]] = limit or 4000
-    answer = session.post(server.url + path, json=body, timeout=60)
+    answer = session.post(server.url + path, json=body, timeout=300)
     assert answer.status_code == 200, answer.text
     if api == "chat":
         if not stream:
