@@ -208,8 +208,10 @@ void plan_fingerprint(const struct calla_options *o, const struct model *m, stru
     model_backend(m, &be);
     const uint64_t numbers[] = {RECORD_VERSION, (uint64_t)o->compute, (uint64_t)be.kv_bytes,
                                 BE_PAGE,        model_page_bytes(m),  snapshot_bytes(m, 0)};
+    const uint64_t off = o->off; /* what a run with a choice switched off computed is not what others do */
     hash_begin(&s, HASH_SHA256);
     add_bytes(&s, numbers, sizeof numbers);
+    if (off) add_bytes(&s, &off, sizeof off);
     model_identity(m, add_bytes, &s);
     add_bytes(&s, o->identity_n ? o->identity : "", o->identity_n);
     hash_end_words(&s, out->w);

@@ -1,5 +1,7 @@
 /* backend/cpu/cores.c - how many threads suit this machine: one a physical core, because two on one core share its multipliers and its way
- * to memory; and only cores of the fast kind where there are two kinds. What the system does not say is not guessed.
+ * to memory; and only cores of the fast kind where there are two kinds. A single core gets two threads where it can run two: one alone
+ * keeps fewer reads in flight than memory can serve. What the system does not say is not guessed; neither rule was measured on a machine
+ * whose cores run two threads.
  */
 #include "backend/cpu/cpu.h"
 #include "base/clock.h"
@@ -34,7 +36,7 @@ static int count(const char *root) {
     cpu_set_t mask[SETS];
     struct str fast = {0}, siblings = {0};
     char path[512];
-    int cores = 0;
+    int cores = 0, processors = 0;
     if (sched_getaffinity(0, sizeof mask, mask) != 0) return 0;
     snprintf(path, sizeof path, "%s/sys/devices/cpu_core/cpus", root);
     bool two_kinds = file_read(path, 1 << 16, &fast, NULL) == 0;
@@ -43,11 +45,12 @@ static int count(const char *root) {
         snprintf(path, sizeof path, "%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", root, c);
         str_free(&siblings);
         int first = file_read(path, 1 << 16, &siblings, NULL) == 0 ? first_of(siblings.data, mask, 0) : -1;
+        processors++;
         cores += first < 0 || first == c; /* the core's first processor that this process may use counts it */
     }
     str_free(&fast);
     str_free(&siblings);
-    return cores;
+    return cores == 1 && processors > 1 ? 2 : cores;
 }
 #elif defined(__APPLE__)
 static int count(const char *root) {
