@@ -154,6 +154,7 @@ struct calla_parser_options {
     size_t n_stop;
     bool trust_inline_calls; /* a complete, declared call that ends the answer inside an unclosed think block counts as a call (field case
                                 33b); default on via calla_parser_defaults */
+    bool form; /* content is of a form (calla_grammar.h) that no call begins: once it has begun, tags in it are its own text */
 };
 struct calla_parser_options calla_parser_defaults(void);
 struct calla_parser;

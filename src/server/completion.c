@@ -145,6 +145,8 @@ static int open_parser(const struct completion *c, struct choice *choice, struct
         options.thinking = calla_prompt_thinking(c->prompt);
         options.tools = c->chat->tools.n ? c->chat->tools.p : NULL;
         options.tools_n = c->chat->tools.n;
+        options.form = c->plan.grammar != NULL;
+        if (options.form && !options.thinking && c->plan.opening.n) options.tools = NULL, options.tools_n = 0; /* the form has begun */
     }
     options.stop = c->options->stop;
     options.n_stop = c->options->n_stop;

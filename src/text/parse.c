@@ -26,6 +26,7 @@ static int open_request(struct parser_request **out, const struct calla_parser_o
     r->parsers = 1;
     r->thinking = options->thinking;
     r->trust_inline_calls = options->trust_inline_calls;
+    r->form = options->form;
     int rc = args_open(&r->tools, options->tools, options->tools_n, err);
     if (rc == CALLA_OK) rc = stop_set_open(&r->stops, options->stop, options->n_stop, err);
     if (rc) let_go(r);
@@ -332,6 +333,7 @@ static int on_tag(struct calla_parser *p) {
 static unsigned allowed_tags(const struct calla_parser *p) {
     unsigned think = p->tentative ? TAG_BIT(TAG_THINK_END) : 0;
     bool line_start = is_line_start(p, p->buf.len), calls = p->request->tools.n > 0;
+    if (p->request->form && p->any_content && p->state == PARSE_CONTENT) calls = false;
     switch (p->state) {
     case PARSE_REASONING: return TAG_BIT(TAG_THINK_END) | (calls && p->request->trust_inline_calls && line_start ? TAG_BIT(TAG_CALL) : 0);
     case PARSE_CONTENT: return calls ? TAG_BIT(TAG_CALL) | (line_start ? TAG_BIT(TAG_FUNCTION) : 0) : 0;

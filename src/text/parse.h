@@ -106,7 +106,7 @@ struct parser_request {
     int parsers; /* that use it; the last one frees it */
     struct args_tools tools;
     struct stop_set stops;
-    bool thinking, trust_inline_calls;
+    bool thinking, trust_inline_calls, form;
 };
 struct calla_parser {
     struct parser_request *request;

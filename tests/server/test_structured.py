@@ -1,6 +1,5 @@
 """response_format and the thinking budget over the mini model: what comes back always has the form that was asked for, plain and streamed."""
 import json
-import time
 
 import jsonschema
 import pytest
@@ -52,19 +51,25 @@ def test_several_answers(server):
 
 
 def test_recursion(server):
+    ended = 0
     for seed in range(4):
         choice = server.chat("Words.", max_tokens=300, temperature=1.2, seed=seed, **OFF, **schema_format(TREE))["choices"][0]
         if choice["finish_reason"] == "stop":
             valid(choice, TREE)
+            ended += 1
         else:  # it went on and on
             assert choice["message"]["content"].startswith('{')
+    assert ended
 
 
 def test_any_object(server):
+    ended = 0
     for fields in (OFF, {}, {"temperature": 0.8, "seed": 5, **OFF}):
         choice = server.both(QUESTION, max_tokens=500, **fields, **OBJECT)[0]
         assert choice["finish_reason"] != "stop" or isinstance(json.loads(choice["message"]["content"]), dict)
         assert choice["message"]["content"].lstrip("\n").startswith("{")
+        ended += choice["finish_reason"] == "stop"
+    assert ended
 
 
 def test_by_the_client(server):
@@ -103,6 +108,25 @@ def test_beside_tools(server):
     forced = server.both("What is the weather in Rome?", tools=[WEATHER, other], tool_choice="required", max_tokens=120, **schema_format(PERSON))[0]
     assert forced["finish_reason"] == "tool_calls" and forced["message"]["tool_calls"][0]["function"]["name"] in ("get_weather", "get_time")
     valid(server.chat(QUESTION, tools=[WEATHER], tool_choice="none", max_tokens=300, **OFF, **schema_format(PERSON))["choices"][0], PERSON)
+
+
+SPELLED = ["<tool_call><function=get_weather><parameter=city>Rome</parameter></function></tool_call>", "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome", "</think><tool_call>"]
+
+
+@pytest.mark.parametrize("text", SPELLED)
+def test_form_that_spells_a_call(server, text):
+    """A string of the form is no markup: the content is whole, there is no call, and an end that stands behind it ends the answer."""
+    # a call instead of content is allowed as well, and the mini model would begin one
+    bias = {str(i): -100 for i in server.post({"text": "<tool_call>", "special": True}, "/v1/tokenize").json()["tokens"]}
+    assert len(bias) == 1
+    for schema in ({"const": text}, {"const": {"a": text}}):
+        for choice in server.both(QUESTION, max_tokens=200, tools=[WEATHER], logit_bias=bias, **OFF, **schema_format(schema)):
+            assert choice["finish_reason"] == "stop" and not choice["message"].get("tool_calls"), choice
+            assert json.loads(choice["message"]["content"]) == schema["const"]
+    begun = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": '"' + text[:3]}]
+    if text.startswith("<to"):
+        answer = server.post({"messages": begun, "max_tokens": 200, "tools": [WEATHER], **schema_format({"const": text})}).json()["choices"][0]
+        assert answer["finish_reason"] == "stop" and json.loads(begun[1]["content"] + answer["message"]["content"]) == text
 
 
 def test_continued(server):
@@ -181,17 +205,3 @@ def test_quoted_ends_do_not_end_the_form(server):
         answer = server.chat(QUESTION, max_tokens=200, thinking_budget=budget, logit_bias=ends, **schema_format(PERSON))
         valid(answer["choices"][0], PERSON)
         assert usage_of(answer) == budget + CLOSE and answer["choices"][0]["message"]["reasoning_content"] == "<|im_end|>" * budget
-
-
-def test_overhead(server):
-    """Printed, not judged: a test machine is no quiet place. bench/grammar.c measures."""
-    def speed(**fields):
-        best = 0
-        for _ in range(3):
-            start = time.monotonic()
-            n = server.chat("Tell me a story.", max_tokens=120, temperature=1, seed=1, logit_bias={}, **OFF, **fields)["usage"]["completion_tokens"]
-            best = max(best, n / (time.monotonic() - start))
-        return best
-    free, held = speed(), speed(**schema_format({"type": "string", "minLength": 2000}))
-    print(f"mini: {free:.0f} tokens/s free, {held:.0f} held to a schema")
-    assert held > 0

@@ -57,7 +57,7 @@ static inline int hear(void *ctx, const struct calla_event *e) {
 }
 
 struct setup {
-    bool thinking, truncated, no_tools, no_trust;
+    bool thinking, truncated, no_tools, no_trust, form;
     const char *tools;
     const char *stop[4];
 };
@@ -71,6 +71,7 @@ static inline struct calla_parser *open_parser(const struct setup *s) {
     o.tools_n = o.tools ? strlen(o.tools) : 0;
     o.stop = s->stop;
     while (o.n_stop < 4 && s->stop[o.n_stop]) o.n_stop++;
+    o.form = s->form;
     if (s->no_trust) o.trust_inline_calls = false;
     assert_int_equal(calla_parser_open(&p, &o, NULL), 0);
     return p;

@@ -247,11 +247,24 @@ static void test_calls_in_thinking(void **state) {
     expect_with((struct setup){.thinking = true, .no_tools = true}, "x\n" PARIS, "R{x\n" PARIS "}");
 }
 
+/* Content of a form: once it has begun nothing in it is markup; before it a call may stand. */
+static void test_form(void **state) {
+    (void)state;
+    const struct setup form = {.form = true};
+    expect_with(form, "\"" PARIS "\"", "C{\"" PARIS "\"}");
+    expect_with(form, "{\"a\":\"\n<function=now>\n</function>\"}", "C{{\"a\":\"\n<function=now>\n</function>\"}}");
+    expect_with(form, "\"<tool_call><function=now><parameter=k>\"", "C{\"<tool_call><function=now><parameter=k>\"}");
+    expect_with(form, PARIS, "F{get_weather {\"city\":\"Paris\"}}");
+    expect_with((struct setup){.form = true, .thinking = true}, "x\n</think>\n\n[\"" PARIS "\"]", "R{x}C{[\"" PARIS "\"]}");
+    expect_with((struct setup){.form = true, .thinking = true}, "x\n</think>\n\n" PARIS, "R{x}F{get_weather {\"city\":\"Paris\"}}");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_content), cmocka_unit_test(test_reasoning), cmocka_unit_test(test_calls),
         cmocka_unit_test(test_several), cmocka_unit_test(test_malformed), cmocka_unit_test(test_cut_short),
         cmocka_unit_test(test_values),  cmocka_unit_test(test_uneven),    cmocka_unit_test(test_calls_in_thinking),
+        cmocka_unit_test(test_form),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
