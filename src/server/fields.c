@@ -2,6 +2,13 @@
 #include "server/fields.h"
 #include <stdio.h>
 
+int field_parse(struct arena *tree, struct slice body, struct json **root, struct calla_error *err) {
+    int rc = json_parse(body.p, body.n, tree, root, err);
+    if (rc) return err ? err_prefix(err, "request body") : rc;
+    if ((*root)->type != JSON_OBJECT) return err_set(err, CALLA_E_INVALID, "request body: must be a JSON object");
+    return 0;
+}
+
 const struct json *field_get(const struct json *object, const char *name) {
     const struct json *v = json_get(object, name);
     return v && v->type != JSON_NULL ? v : NULL;

@@ -5,6 +5,8 @@
 #define SERVER_FIELDS_H
 #include "base/json.h"
 
+/* The request itself: body into tree, which must be an object. */
+int field_parse(struct arena *tree, struct slice body, struct json **root, struct calla_error *err);
 const struct json *field_get(const struct json *object, const char *name); /* NULL for absent and for null */
 int field_fail(struct calla_error *err, const char *at, const char *name, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 int field_bool(const struct json *object, const char *at, const char *name, bool *out, struct calla_error *err);

@@ -81,13 +81,6 @@ void handle_metrics(struct http_exchange *x, struct http_reply *reply) {
     reply->status = 200;
 }
 
-static int parse(struct http_exchange *x, struct arena *arena, struct json **root, struct calla_error *err) {
-    int rc = json_parse(x->body.p, x->body.n, arena, root, err);
-    if (rc) return err_prefix(err, "request body");
-    if ((*root)->type != JSON_OBJECT) return err_set(err, CALLA_E_INVALID, "request body: must be a JSON object");
-    return 0;
-}
-
 /* A chat's prompt, read as /v1/chat/completions reads it, so that the ids are those it would submit. */
 static int tokenize_chat(struct http_exchange *x, struct calla_ids *ids, struct calla_error *err) {
     struct server *s = x->server;
@@ -119,7 +112,7 @@ void handle_tokenize(struct http_exchange *x, struct http_reply *reply) {
     struct arena arena = {0};
     struct calla_ids ids = {0};
     struct json *root;
-    int rc = parse(x, &arena, &root, &err);
+    int rc = field_parse(&arena, x->body, &root, &err);
     if (rc == 0) rc = tokenize(x, root, &ids, &err);
     arena_free(&arena);
     if (rc) http_calla_error(reply, &err);
@@ -160,7 +153,7 @@ void handle_detokenize(struct http_exchange *x, struct http_reply *reply) {
     struct arena arena = {0};
     struct str text = {0};
     struct json *root;
-    int rc = parse(x, &arena, &root, &err);
+    int rc = field_parse(&arena, x->body, &root, &err);
     if (rc == 0) rc = detokenize(x->server, root, &text, &err);
     arena_free(&arena);
     if (rc) http_calla_error(reply, &err);

@@ -1,5 +1,5 @@
-/* messages.c - see messages.h. Blocks become messages: a user's turn falls into its tool results and its texts, in order; an assistant's
- * turn stays one.
+/* messages.c - see messages.h. Blocks become messages: a user's turn falls into its tool results and then what it says beside them; an
+ * assistant's turn stays one.
  */
 #include "server/messages.h"
 #include "server/fields.h"
@@ -71,7 +71,7 @@ static int read_result(struct translation *t, const struct json *block, const ch
     translate_path(at, "%s.content", path);
     if (rc == 0) rc = translate_text(t, json_get(block, "content"), at, text_part, COUNT(text_part), "\n", &text);
     if (rc == 0 && failed && text.len == 0) str_puts(&text, "error"); /* the template has no other place to say so */
-    if (rc == 0) translate_message(t, "tool", str_view(&text));
+    if (rc == 0) translate_result(t, id->string, str_view(&text));
     if (text.failed) t->out->failed = true;
     str_free(&text);
     return rc;
@@ -97,12 +97,6 @@ static int kind_of(struct translation *t, const struct json *block, const char *
     return 0;
 }
 
-static int refuse_block(struct translation *t, struct slice kind, const char *path) {
-    char at[TRANSLATE_PATH];
-    translate_path(at, "%s.type", path);
-    return translate_fail(t, at, "\"%.64s\" is not supported here: this model reads text only", kind.p);
-}
-
 static int text_of(struct translation *t, const struct json *block, const char *path, const char *name, struct slice *out) {
     const struct json *text = json_get(block, name);
     char at[TRANSLATE_PATH];
@@ -112,21 +106,25 @@ static int text_of(struct translation *t, const struct json *block, const char *
     return 0;
 }
 
-/* texts: what the user said since the last tool result. */
-static int read_user_block(struct translation *t, const struct json *block, const char *path, struct str *texts, bool *any) {
+/* What a user's turn says. Beside results it is a remark, as the reminders that coding agents add: a question of its own would end the run
+ * of calls, and with it drop what the model thought in it. */
+struct spoken {
+    struct str texts;
+    bool any, beside_results;
+};
+
+static int read_user_block(struct translation *t, const struct json *block, const char *path, struct spoken *spoken) {
     struct slice kind, text;
     int rc = kind_of(t, block, path, &kind);
     if (rc) return rc;
     if (slice_is(kind, "text")) {
         if ((rc = text_of(t, block, path, "text", &text)) != 0) return rc;
-        str_slice(texts, text);
-        *any = true;
+        str_slice(&spoken->texts, text);
+        spoken->any = true;
         return 0;
     }
-    if (!slice_is(kind, "tool_result")) return refuse_block(t, kind, path);
-    if (*any) translate_message(t, "user", str_view(texts));
-    str_clear(texts);
-    *any = false;
+    if (!slice_is(kind, "tool_result")) return translate_refuse(t, path, kind);
+    spoken->beside_results = true;
     return read_result(t, block, path);
 }
 
@@ -144,13 +142,15 @@ static int read_assistant_block(struct translation *t, const struct json *block,
         return rc;
     }
     /* what only another vendor's server can read, or has run */
-    if (slice_is(kind, "redacted_thinking") || slice_is(kind, "server_tool_use") || slice_ends(kind, "_tool_result")) return 0;
-    return refuse_block(t, kind, path);
+    if (slice_is(kind, "redacted_thinking") || slice_is(kind, "server_tool_use") || slice_is(kind, "mcp_tool_use") ||
+        slice_ends(kind, "_tool_result"))
+        return 0;
+    return translate_refuse(t, path, kind);
 }
 
 static int read_turn(struct translation *t, const struct json *content, const char *path, struct slice role) {
-    struct str texts = {0};
-    bool any = false, user = slice_is(role, "user");
+    struct spoken spoken = {0};
+    bool user = slice_is(role, "user");
     size_t i = 0;
     int rc = 0;
     if (json_is(content, JSON_STRING)) {
@@ -162,11 +162,14 @@ static int read_turn(struct translation *t, const struct json *content, const ch
     for (const struct json *block = content->child; block && rc == 0; block = block->next, i++) {
         char at[TRANSLATE_PATH];
         translate_path(at, "%s[%zu]", path, i);
-        rc = slice_is(role, "assistant") ? read_assistant_block(t, block, at) : read_user_block(t, block, at, &texts, &any);
+        rc = slice_is(role, "assistant") ? read_assistant_block(t, block, at) : read_user_block(t, block, at, &spoken);
     }
-    if (rc == 0 && any) translate_message(t, user ? "user" : "system", str_view(&texts));
-    if (texts.failed) t->out->failed = true;
-    str_free(&texts);
+    if (rc == 0 && spoken.any) {
+        if (user && spoken.beside_results) translate_remark(t, str_view(&spoken.texts));
+        else translate_message(t, user ? "user" : "system", str_view(&spoken.texts));
+    }
+    if (spoken.texts.failed) t->out->failed = true;
+    str_free(&spoken.texts);
     return rc;
 }
 
@@ -336,7 +339,15 @@ static int read_options(struct translation *t, bool counting) {
     return read_thinking(t);
 }
 
-void messages_error(struct calla_error *err) { translate_error(err, names, COUNT(names)); }
+/* Its errors have no field of their own for what they are about, so the message begins with it. */
+void messages_error(struct calla_error *err) {
+    char message[sizeof err->message];
+    translate_error(err, names, COUNT(names), "input_schema");
+    size_t n = strlen(err->param);
+    if (n == 0 || strncmp(err->message, err->param, n) == 0) return;
+    snprintf(message, sizeof message, "%s: %.340s", err->param, err->message);
+    snprintf(err->message, sizeof err->message, "%s", message);
+}
 
 int messages_read(struct server *server, struct chat_request *r, struct str *translated, struct slice body, bool counting,
                   struct calla_error *err) {
@@ -344,8 +355,7 @@ int messages_read(struct server *server, struct chat_request *r, struct str *tra
     int rc = translate_open(&t, translated, body, err);
     if (rc == 0) rc = read_messages(&t);
     if (rc == 0) rc = read_options(&t, counting);
-    if (rc == 0) rc = translate_end(&t);
-    if (rc == 0) rc = completion_read_chat(server, r, str_view(translated), err);
+    if (rc == 0) rc = translate_end(&t, server, r);
     translate_close(&t);
     return rc;
 }

@@ -225,13 +225,6 @@ static int refuse_unsupported(const struct json *root, struct calla_error *err) 
     return 0;
 }
 
-static int parse_object(struct arena *arena, struct slice body, struct json **root, struct calla_error *err) {
-    int rc = json_parse(body.p, body.n, arena, root, err);
-    if (rc) return err ? err_prefix(err, "request body") : rc;
-    if ((*root)->type != JSON_OBJECT) return err_set(err, CALLA_E_INVALID, "request body: must be a JSON object");
-    return 0;
-}
-
 static int read_chat(struct chat_request *r, const struct json *root, const struct calla_sampling *defaults, int32_t vocab,
                      struct calla_error *err) {
     const struct json *messages = NULL;
@@ -252,7 +245,7 @@ int openai_read_chat(struct chat_request *r, struct slice body, const struct cal
                      struct calla_error *err) {
     struct arena tree = {0};
     struct json *root;
-    int rc = parse_object(&tree, body, &root, err);
+    int rc = field_parse(&tree, body, &root, err);
     if (rc == 0) rc = read_chat(r, root, defaults, vocab, err);
     arena_free(&tree);
     return rc;
@@ -308,7 +301,7 @@ int openai_read_text(struct text_request *r, struct slice body, const struct cal
                      struct calla_error *err) {
     struct json *root;
     int64_t most = 16, top = -1, best = 0; /* 16: OpenAI's default for this endpoint */
-    int rc = parse_object(&r->tree, body, &root, err);
+    int rc = field_parse(&r->tree, body, &root, err);
     if (rc) return rc;
     if ((rc = read_prompts(r, root, vocab, err)) != 0) return rc;
     if ((rc = read_shared(&r->options, root, defaults, vocab, &r->arena, err)) != 0) return rc;

@@ -72,10 +72,13 @@ static int read_call(struct translation *t, const struct json *item, const char 
 static int read_result(struct translation *t, const struct json *item, const char *path) {
     char at[TRANSLATE_PATH];
     struct str text = {0};
+    struct slice id = {"", 0};
+    int rc = read_string(t, item, path, "call_id", &id);
+    if (rc) return rc;
     translate_path(at, "%s.output", path);
     if (!field_get(item, "output")) return translate_fail(t, at, "is missing");
-    int rc = translate_text(t, json_get(item, "output"), at, parts, COUNT(parts), "", &text);
-    if (rc == 0) translate_message(t, "tool", str_view(&text));
+    rc = translate_text(t, json_get(item, "output"), at, parts, COUNT(parts), "", &text);
+    if (rc == 0) translate_result(t, id, str_view(&text));
     if (text.failed) t->out->failed = true;
     str_free(&text);
     return rc;
@@ -173,7 +176,8 @@ static int read_tools(struct translation *t) {
             str_slice(t->out, v->raw);
             comma = ",";
         }
-        str_puts(t->out, json_is(strict, JSON_TRUE) ? ",\"strict\":true}}" : "}}");
+        if (json_is(strict, JSON_TRUE)) str_printf(t->out, "%s\"strict\":true", comma);
+        str_puts(t->out, "}}");
     }
     str_putc(t->out, ']');
     return 0;
@@ -339,7 +343,7 @@ static int write_echo(struct translation *t, const struct chat_request *r, struc
     return out->failed ? err_set(t->err, CALLA_E_MEMORY, "request: out of memory; try again") : 0;
 }
 
-void responses_error(struct calla_error *err) { translate_error(err, names, COUNT(names)); }
+void responses_error(struct calla_error *err) { translate_error(err, names, COUNT(names), "parameters"); }
 
 int responses_read(struct server *server, struct chat_request *r, struct str *translated, struct responses_echo *echo, struct slice body,
                    struct calla_error *err) {
@@ -347,8 +351,7 @@ int responses_read(struct server *server, struct chat_request *r, struct str *tr
     int rc = translate_open(&t, translated, body, err);
     if (rc == 0) rc = read_input(&t);
     if (rc == 0) rc = read_options(&t, echo);
-    if (rc == 0) rc = translate_end(&t);
-    if (rc == 0) rc = completion_read_chat(server, r, str_view(translated), err);
+    if (rc == 0) rc = translate_end(&t, server, r);
     if (rc == 0) rc = write_echo(&t, r, echo);
     translate_close(&t);
     return rc;

@@ -1,15 +1,15 @@
 /* translate.c - see translate.h. */
 #include "server/translate.h"
+#include "server/completion.h"
+#include "server/fields.h"
 #include <stdio.h>
 #include <string.h>
 
 int translate_open(struct translation *t, struct str *out, struct slice body, struct calla_error *err) {
     *t = (struct translation){.out = out, .err = err};
-    int rc = json_parse(body.p, body.n, &t->tree, &t->root, err);
-    if (rc) return err ? err_prefix(err, "request body") : rc;
-    if (t->root->type != JSON_OBJECT) return err_set(err, CALLA_E_INVALID, "request body: must be a JSON object");
-    str_puts(out, "{\"messages\":[");
-    return 0;
+    int rc = field_parse(&t->tree, body, &t->root, err);
+    if (rc == 0) str_puts(out, "{\"messages\":[");
+    return rc;
 }
 
 void translate_close(struct translation *t) {
@@ -35,6 +35,12 @@ int translate_fail(struct translation *t, const char *path, const char *fmt, ...
     return err_param(t->err, CALLA_E_INVALID, path, "%s %s", path, what);
 }
 
+int translate_refuse(struct translation *t, const char *path, struct slice type) {
+    char at[TRANSLATE_PATH];
+    translate_path(at, "%s.type", path);
+    return translate_fail(t, at, "\"%.64s\" is not supported here: this model reads text only", type.p);
+}
+
 /* ---- messages ---- */
 
 static void begin_message(struct translation *t, const char *role) {
@@ -42,15 +48,15 @@ static void begin_message(struct translation *t, const char *role) {
     t->began = true;
 }
 
-static void write_text(struct str *out, const struct str *text) { json_write_string(out, text->data ? text->data : "", text->len); }
+static void write_text(struct str *out, struct slice text) { json_write_string(out, text.p ? text.p : "", text.n); }
 
 static void end_turn(struct translation *t) {
     if (!t->open) return;
     begin_message(t, "assistant");
-    write_text(t->out, &t->content);
+    write_text(t->out, str_view(&t->content));
     if (t->reasoned) {
         str_puts(t->out, ",\"reasoning_content\":");
-        write_text(t->out, &t->reasoning);
+        write_text(t->out, str_view(&t->reasoning));
     }
     if (t->calls.len) {
         str_puts(t->out, ",\"tool_calls\":[");
@@ -68,8 +74,24 @@ static void end_turn(struct translation *t) {
 void translate_message(struct translation *t, const char *role, struct slice content) {
     end_turn(t);
     begin_message(t, role);
-    json_write_string(t->out, content.p ? content.p : "", content.n);
+    write_text(t->out, content);
     str_putc(t->out, '}');
+}
+
+void translate_result(struct translation *t, struct slice id, struct slice content) {
+    end_turn(t);
+    begin_message(t, "tool");
+    write_text(t->out, content);
+    str_puts(t->out, ",\"tool_call_id\":");
+    write_text(t->out, id);
+    str_putc(t->out, '}');
+}
+
+void translate_remark(struct translation *t, struct slice content) {
+    end_turn(t);
+    begin_message(t, "user");
+    write_text(t->out, content);
+    str_puts(t->out, ",\"beside_results\":true}");
 }
 
 void translate_content(struct translation *t, struct slice text) {
@@ -89,7 +111,7 @@ void translate_call(struct translation *t, struct slice id, struct slice name, s
     str_puts(&t->calls, ",\"type\":\"function\",\"function\":{\"name\":");
     json_write_string(&t->calls, name.p, name.n);
     str_puts(&t->calls, ",\"arguments\":");
-    str_slice(&t->calls, arguments);
+    json_write_string(&t->calls, arguments.p, arguments.n);
     str_puts(&t->calls, "}}");
 }
 
@@ -110,9 +132,15 @@ void translate_members(struct translation *t, const struct json *object, const c
     for (size_t i = 0; i < n; i++) translate_member(t, names[i], json_get(object, names[i]));
 }
 
-int translate_end(struct translation *t) {
+int translate_end(struct translation *t, struct server *server, struct chat_request *r) {
     str_putc(t->out, '}');
-    return t->out->failed ? err_set(t->err, CALLA_E_MEMORY, "request: out of memory; try again") : 0;
+    if (t->out->failed) return err_set(t->err, CALLA_E_MEMORY, "request: out of memory; try again");
+    int rc = completion_read_chat(server, r, str_view(t->out), t->err);
+    if (rc != CALLA_E_FORMAT) return rc;
+    /* what is written here is JSON, unless a value of the client's has come to lie too deep in it */
+    return err_set(t->err, CALLA_E_INVALID,
+                   "request body: nested too deeply, or too many values: a chat is at most %d levels deep, the schema of a tool %d",
+                   JSON_DEPTH, JSON_DEPTH - 4);
 }
 
 /* ---- texts ---- */
@@ -133,7 +161,7 @@ static int add_part(struct translation *t, const struct json *part, const char *
         str_slice(to, text->string);
         return 0;
     }
-    return translate_fail(t, at, "\"%.64s\" is not supported here: this model reads text only", type->string.p);
+    return translate_refuse(t, path, type->string);
 }
 
 int translate_text(struct translation *t, const struct json *content, const char *path, const struct translate_part *kinds, size_t n_kinds,
@@ -156,17 +184,37 @@ int translate_text(struct translation *t, const struct json *content, const char
 
 /* ---- errors ---- */
 
-void translate_error(struct calla_error *err, const struct translate_name *names, size_t n) {
+/* `from` at `at`, a place within text, becomes `to`; text: [size], cut to it. */
+static void replace(char *text, size_t size, char *at, size_t from, const char *to) {
+    size_t n = strlen(to), rest = strlen(at + from), room = size - 1 - (size_t)(at - text);
+    if (n > room) n = room;
+    if (rest > room - n) rest = room - n;
+    memmove(at + n, at + from, rest);
+    memcpy(at, to, n);
+    at[n + rest] = 0;
+}
+
+static void rename_param(char *param, size_t size, const struct translate_name *names, size_t n, const char *schema) {
+    static const char function[] = "].function.", parameters[] = "].parameters";
+    char *inner;
     for (size_t i = 0; i < n; i++) {
-        size_t m = strlen(names[i].chat), full = strlen(err->param);
-        if (strncmp(err->param, names[i].chat, m) != 0 || (err->param[m] && !strchr(".[", err->param[m]))) continue;
-        char param[sizeof err->param], message[sizeof err->message];
-        bool named = strncmp(err->message, err->param, full) == 0;
-        snprintf(param, sizeof param, "%s%s", names[i].own, err->param + m);
-        snprintf(message, sizeof message, "%.80s%.340s", named ? param : "", err->message + (named ? full : 0));
-        err_param(err, err->code, param, "%s", message);
+        size_t m = strlen(names[i].chat);
+        if (strncmp(param, names[i].chat, m) != 0 || (param[m] && !strchr(".[", param[m]))) continue;
+        replace(param, size, param, m, names[i].own);
         break;
     }
-    char *inner = strncmp(err->param, "tools[", 6) == 0 ? strstr(err->param, "].function.") : NULL; /* tools are flat in the other APIs */
-    if (inner) memmove(inner + 1, inner + 10, strlen(inner + 10) + 1);
+    if (strncmp(param, "tools[", 6) != 0) return;
+    if ((inner = strstr(param, function)) != NULL) replace(param, size, inner, sizeof function - 1, "].");
+    if ((inner = strstr(param, parameters)) != NULL) replace(param, size, inner + 2, sizeof parameters - 3, schema);
+}
+
+void translate_error(struct calla_error *err, const struct translate_name *names, size_t n, const char *schema) {
+    char param[sizeof err->param], message[sizeof err->message];
+    size_t full = strlen(err->param);
+    bool named = full && strncmp(err->message, err->param, full) == 0;
+    snprintf(param, sizeof param, "%s", err->param);
+    if (!named && strncmp(param, "messages[", 9) == 0) param[8] = 0; /* not a translator's own */
+    rename_param(param, sizeof param, names, n, schema);
+    snprintf(message, sizeof message, "%.80s%.340s", named ? param : "", err->message + (named ? full : 0));
+    if (full) err_param(err, err->code, param, "%s", message);
 }

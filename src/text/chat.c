@@ -128,7 +128,8 @@ static void write_opening(struct render *r, const struct chat_message *begun) {
 }
 
 static bool is_query(const struct chat_message *m) {
-    return m->role == ROLE_USER && !(slice_starts(m->content, "<tool_response>") && slice_ends(m->content, "</tool_response>"));
+    return m->role == ROLE_USER && !m->beside_results &&
+           !(slice_starts(m->content, "<tool_response>") && slice_ends(m->content, "</tool_response>"));
 }
 
 /* The template's own refusals, in its order. */

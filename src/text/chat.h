@@ -11,6 +11,7 @@
 enum chat_role { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL, ROLE_UNKNOWN };
 
 struct chat_call {
+    struct slice id; /* empty if it has none */
     struct slice name;
     const struct json *arguments; /* an object, or NULL for none */
 };
@@ -21,6 +22,8 @@ struct chat_message {
     struct slice reasoning;  /* an assistant's think block, empty if it has none */
     struct chat_call *calls; /* [n_calls] */
     size_t n_calls;
+    struct slice id;     /* a tool's: of the call it answers, empty if it does not say */
+    bool beside_results; /* a user's: said in one breath with the tool answers before it, so no question of its own */
 };
 struct chat {
     struct chat_message *messages; /* [n_messages] */
@@ -30,6 +33,8 @@ struct chat {
 };
 
 int chat_read(struct slice messages, struct slice tools, bool strict, struct arena *arena, struct chat *out, struct calla_error *err);
+/* Puts answers of tools in the order of the calls they answer; chat_results.c says which. */
+int chat_order_results(struct chat *c, struct arena *arena, struct calla_error *err);
 /* The name of a tool that chat_read let pass; empty if it has none (strict only). */
 struct slice chat_tool_name(const struct json *tool);
 /* Without white space at the ends, by the template language's (Unicode) notion of it. */

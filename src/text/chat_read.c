@@ -127,6 +127,16 @@ static int read_arguments(struct reader *r, const struct json *v, const char *pa
     return CALLA_OK;
 }
 
+/* An id that joins calls and answers; strict, as the template, knows none. */
+static int read_id(struct reader *r, const struct json *object, const char *name, const char *path, struct slice *out) {
+    const struct json *id = json_get(object, name);
+    *out = (struct slice){"", 0};
+    if (r->strict || !id || id->type == JSON_NULL) return CALLA_OK;
+    if (id->type != JSON_STRING) return err_param(r->err, CALLA_E_INVALID, path, "the id of a call is %s; send a string", type_name(id));
+    *out = id->string;
+    return CALLA_OK;
+}
+
 static int read_calls(struct reader *r, const struct json *calls, struct chat_message *m) {
     if (!calls || calls->type == JSON_NULL) return CALLA_OK;
     if (calls->type != JSON_ARRAY)
@@ -142,6 +152,8 @@ static int read_calls(struct reader *r, const struct json *calls, struct chat_me
             return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].tool_calls[%zu].function.name", m->index, m->n_calls),
                              "the name of a called function is %s; send a non-empty string", type_name(name));
         m->calls[m->n_calls].name = name->string;
+        if (read_id(r, call, "id", AT(r, "messages[%zu].tool_calls[%zu].id", m->index, m->n_calls), &m->calls[m->n_calls].id))
+            return CALLA_E_INVALID;
         int rc = read_arguments(r, json_get(function, "arguments"),
                                 AT(r, "messages[%zu].tool_calls[%zu].function.arguments", m->index, m->n_calls),
                                 &m->calls[m->n_calls].arguments);
@@ -169,6 +181,9 @@ static int read_message(struct reader *r, const struct json *v, struct chat_mess
         return err_param(r->err, CALLA_E_INVALID, AT(r, "messages[%zu].role", m->index),
                          "role \"%.64s\" is not known; send system, developer, user, assistant or tool", role->string.p);
     int rc = read_content(r, json_get(v, "content"), m->index, &m->content);
+    if (rc == 0 && m->role == ROLE_TOOL) rc = read_id(r, v, "tool_call_id", AT(r, "messages[%zu].tool_call_id", m->index), &m->id);
+    if (rc == 0 && m->role == ROLE_USER && !r->strict && json_bool(json_get(v, "beside_results"), &m->beside_results))
+        m->beside_results = m->beside_results && m->index && m[-1].role == ROLE_TOOL;
     if (rc || m->role != ROLE_ASSISTANT) return rc;
     const struct json *reasoning = json_get(v, "reasoning_content");
     if (json_is(reasoning, JSON_STRING)) m->reasoning = chat_trim(reasoning->string);
@@ -365,5 +380,6 @@ int chat_read(struct slice messages, struct slice tools, bool strict, struct are
         out->n_messages++;
     }
     if (!strict && (rc = merge_system(&r, out)) != CALLA_OK) return rc;
+    if (!strict && (rc = chat_order_results(out, arena, err)) != CALLA_OK) return rc;
     return read_tools(&r, tools, out);
 }

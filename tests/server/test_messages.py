@@ -68,7 +68,8 @@ def test_tool_loop(server):
     assert counted.input_tokens == second.usage.input_tokens + second.usage.cache_read_input_tokens
     chat = {"messages": [{"role": "system", "content": "A\n\nB"}, {"role": "user", "content": mark},
                          {"role": "assistant", "content": None, "reasoning_content": "I look.", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": use.input}}]},
-                         {"role": "tool", "tool_call_id": "c", "content": "sunny"}, {"role": "user", "content": "and?"}], "tools": [WEATHER]}
+                         {"role": "tool", "tool_call_id": "c", "content": "sunny"}, {"role": "user", "content": "and?"}], "tools": [WEATHER],
+            "chat_template_kwargs": {"preserve_thinking": True}}  # said beside a result: no question that would end the loop
     assert count(server, chat) == counted.input_tokens
 
 
@@ -80,6 +81,7 @@ def test_thinking_blocks_come_back(server):
     thinking = {"type": "thinking", "thinking": "a long thought about it", "signature": "unsigned"}
     assert ask_count(thinking) > ask_count() == ask_count({"type": "redacted_thinking", "data": "xyz"})
     assert ask_count({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}, {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}) == ask_count()
+    assert ask_count({"type": "mcp_tool_use", "id": "s", "name": "x", "server_name": "y", "input": {}}, {"type": "mcp_tool_result", "tool_use_id": "s", "content": []}) == ask_count()
 
 
 def test_results(server):
@@ -177,7 +179,8 @@ REFUSED = [
     ({"tools": [{"type": "computer_20250124", "name": "x"}]}, "tools[0].type"), ({"tools": 1}, "tools"), ({"tool_choice": {"type": "any"}}, "tool_choice"), ({"tool_choice": {"type": "all"}}, "tool_choice.type"),
     ({"tools": [BLOCK], "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice.name"), ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"), ({"thinking": {"type": "deep"}}, "thinking.type"),
     ({"thinking": 3}, "thinking"), ({"output_config": {"effort": "great"}}, "output_config.effort"), ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"), ({"metadata": {"user_id": 1}}, "metadata.user_id"),
-    ({"container": "x"}, "container"), ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"), ({"stream": "yes"}, "stream"), ({"messages": user("a" * 400000)}, "the prompt has"),
+    ({"container": "x"}, "container"), ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"), ({"stream": "yes"}, "stream"), ({"messages": user("a" * 400000)}, "messages: the prompt has"), ({"tools": [BLOCK, BLOCK]}, "tools[1].name"), ({"tools": [{**BLOCK, "name": "a b"}]}, "tools[0].name"),
+    ({"tools": [{**BLOCK, "description": 1}]}, "tools[0].description"), ({"tools": [{**BLOCK, "name": f"f{i}"} for i in range(513)]}, "tools"),
 ]
 
 

@@ -145,7 +145,7 @@ REFUSED = [
     ({"include": "x"}, "include"), ({"moderation": {"model": "m"}}, "moderation"), ({"context_management": [{"type": "compaction"}]}, "context_management"), ({"max_output_tokens": 0}, "max_output_tokens"),
     ({"temperature": 3}, "temperature"), ({"reasoning": {"effort": "great"}}, "reasoning.effort"), ({"reasoning": {"summary": "long"}}, "reasoning.summary"), ({"reasoning": 1}, "reasoning"),
     ({"text": {"verbosity": "low"}}, "text.verbosity"), ({"text": {"format": {"type": "yaml"}}}, "text.format.type"), ({"text": []}, "text"), ({"tools": {}}, "tools"), ({"tools": [{}]}, "tools[0].type"),
-    ({"tools": [{"type": "custom", "name": "x"}]}, "tools[0].type"), ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"), ({"tools": [FLAT, FLAT]}, "tools[1].name"),
+    ({"tools": [{"type": "custom", "name": "x"}]}, "tools[0].type"), ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"), ({"tools": [{"type": "function", "strict": True}]}, "tools[0].name"), ({"tools": [FLAT, FLAT]}, "tools[1].name"),
     ({"tools": [{"type": "function", "name": "a", "parameters": []}]}, "tools[0].parameters"), ({"tool_choice": "required"}, "tool_choice"), ({"tools": [FLAT], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice.name"),
     ({"tools": [FLAT], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, "tool_choice.type"), ({"metadata": 1}, "metadata"), ({"user": 1}, "user"), ({"stream": 1}, "stream"),
     ({"prompt_cache_key": 1}, "prompt_cache_key"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"), ({"input": "a" * 400000}, "input"),

@@ -33,9 +33,11 @@ static const char response[] =
 static const char response_chat[] =
     "{\"messages\":[{\"role\":\"system\",\"content\":\"A\"},{\"role\":\"user\",\"content\":\"b\\\"\"},{\"role\":\"assistant\",\"content\":"
     "\"c\","
-    "\"reasoning_content\":\"hm\",\"tool_calls\":[{\"id\":\"i\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"x\": "
-    "1.0}}},"
-    "{\"id\":\"j\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{}}}]},{\"role\":\"tool\",\"content\":\"r\"}],"
+    "\"reasoning_content\":\"hm\",\"tool_calls\":[{\"id\":\"i\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{"
+    "\\\"x\\\": "
+    "1.0}\"}},"
+    "{\"id\":\"j\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"content\":\"r\",\"tool_"
+    "call_id\":\"i\"}],"
     "\"model\":\"m\","
     "\"max_completion_tokens\":9,\"user\":\"u\",\"tools\":[{\"type\":\"web_search\"},{\"type\":\"function\",\"function\":{\"name\":\"f\","
     "\"description\":\"d\",\"parameters\":{\"z\":1},\"strict\":true}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}"
@@ -57,9 +59,9 @@ static const char message[] =
 static const char message_chat[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"A\\n\\nB\"},{\"role\":\"user\",\"content\":\"b\"},{"
                                    "\"role\":\"assistant\",\"content\":\"c\","
                                    "\"reasoning_content\":\"hm\",\"tool_calls\":[{\"id\":\"i\",\"type\":\"function\",\"function\":{"
-                                   "\"name\":\"f\",\"arguments\":{\"x\": 1.0}}}]},"
-                                   "{\"role\":\"user\",\"content\":\"first\"},{\"role\":\"tool\",\"content\":\"r\\ns\"},{\"role\":\"user\","
-                                   "\"content\":\"de\"}],\"model\":\"m\","
+                                   "\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1.0}\"}}]},"
+                                   "{\"role\":\"tool\",\"content\":\"r\\ns\",\"tool_call_id\":\"i\"},{\"role\":\"user\","
+                                   "\"content\":\"firstde\",\"beside_results\":true}],\"model\":\"m\","
                                    "\"max_completion_tokens\":9,\"stop\":[\"x\"],\"user\":\"u\",\"tools\":[{\"type\":\"server\"},{\"type\":"
                                    "\"function\",\"function\":{\"name\":\"f\","
                                    "\"parameters\":{\"z\":1}}}],\"parallel_tool_calls\":false,\"tool_choice\":\"required\",\"chat_template_"
@@ -130,6 +132,7 @@ static void errors_have_the_client_names(void **state) {
     } cases[] = {{"max_completion_tokens", "max_output_tokens", "max_tokens"},
                  {"stop", "stop", "stop_sequences"},
                  {"tools[3].function.name", "tools[3].name", "tools[3].name"},
+                 {"tools[3].function.parameters.type", "tools[3].parameters.type", "tools[3].input_schema.type"},
                  {"tool_choice.function.name", "tool_choice.name", "tool_choice.name"},
                  {"response_format.type", "text.format.type", "output_config.format.type"},
                  {"user", "user", "metadata.user_id"},
@@ -146,12 +149,104 @@ static void errors_have_the_client_names(void **state) {
         assert_string_equal(a.param, cases[i].responses);
         assert_string_equal(b.param, cases[i].messages);
         snprintf(want, sizeof want, "%s is wrong", cases[i].messages);
-        if (!strstr(cases[i].chat, "tools[")) assert_string_equal(b.message, want);
+        assert_string_equal(b.message, want);
+        err_param(&b, CALLA_E_INVALID, cases[i].chat, "it is wrong");
+        messages_error(&b);
+        snprintf(want, sizeof want, *cases[i].messages ? "%s: it is wrong" : "%sit is wrong", cases[i].messages);
+        assert_string_equal(b.message, want);
     }
+}
+
+static void expect_refusal(const char *api, const char *body, const char *param, const char *part) {
+    struct chat_request r = {0};
+    struct str translated = {0};
+    struct responses_echo echo = {0};
+    struct calla_prompt *prompt = NULL;
+    struct calla_ids ids = {0};
+    struct calla_error err = {0};
+    bool messages = strcmp(api, "messages") == 0;
+    int rc = messages ? messages_read(&server, &r, &translated, slice_of(body), true, &err)
+                      : responses_read(&server, &r, &translated, &echo, slice_of(body), &err);
+    if (rc == 0) rc = completion_prompt(&server, &r, &prompt, &ids, &err);
+    (messages ? messages_error : responses_error)(&err);
+    if (rc != CALLA_E_INVALID || strcmp(err.param, param) != 0 || !strstr(err.message, part) ||
+        (messages && strncmp(err.message, param, strlen(param)) != 0))
+        fail_msg("%s\n%d [%s] %s", body, rc, err.param, err.message);
+    calla_prompt_free(prompt);
+    calla_ids_free(&ids);
+    str_free(&echo.members);
+    str_free(&translated);
+    chat_request_free(&r);
+}
+
+static void refusals_name_the_field(void **state) {
+    (void)state;
+    static const char nameless[] = "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"strict\":true}]}";
+    expect_refusal("responses", nameless, "tools[0].name", "a function needs a name");
+    expect_refusal(
+        "messages",
+        "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"name\":\"a b\",\"input_schema\":{}}]}",
+        "tools[0].name", "a function needs a name");
+    expect_refusal("messages",
+                   "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"name\":\"f\",\"description\":1,"
+                   "\"input_schema\":{}}]}",
+                   "tools[0].description", "send a string");
+    expect_refusal("messages",
+                   "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"f\","
+                   "\"input\":{}}]},"
+                   "{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"b\",\"content\":\"x\"}]}]}",
+                   "messages", "\"b\" answers no call");
+    expect_refusal("responses",
+                   "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"a\",\"name\":\"f\",\"arguments\":\"{}\"},"
+                   "{\"type\":\"function_call_output\",\"call_id\":\"a\",\"output\":\"1\"},{\"type\":\"function_call_output\",\"call_id\":"
+                   "\"a\",\"output\":\"2\"}]}",
+                   "input", "answered already");
+    expect_refusal("responses", "{\"input\":[{\"type\":\"function_call_output\",\"output\":\"1\"}]}", "input[0].call_id",
+                   "must be a string");
+}
+
+/* What a client nests as deep as JSON may be nested stays readable where its place allows it. */
+static void depth_is_the_clients(void **state) {
+    struct str deep = {0}, body = {0};
+    (void)state;
+    for (int api = 0; api < 2; api++) {
+        struct chat_request r = {0};
+        struct str translated = {0};
+        struct responses_echo echo = {0};
+        struct calla_error err = {0};
+        int levels = api ? JSON_DEPTH : JSON_DEPTH - 5; /* arguments are a text of their own; input stands five levels deep */
+        str_clear(&deep);
+        str_clear(&body);
+        for (int i = 0; i < levels; i++) str_puts(&deep, "{\"a\":");
+        str_putc(&deep, '1');
+        for (int i = 0; i < levels; i++) str_putc(&deep, '}');
+        str_puts(&body, api ? "{\"input\":[{\"type\":\"function_call\",\"call_id\":\"a\",\"name\":\"f\",\"arguments\":"
+                            : "{\"model\":\"m\",\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"a\","
+                              "\"name\":\"f\",\"input\":");
+        if (api) json_write_string(&body, deep.data, deep.len);
+        else str_slice(&body, str_view(&deep));
+        str_puts(&body, api ? "}]}" : "}]}]}");
+        int rc = api ? responses_read(&server, &r, &translated, &echo, str_view(&body), &err)
+                     : messages_read(&server, &r, &translated, str_view(&body), true, &err);
+        if (rc) fail_msg("%s", err.message);
+        str_free(&echo.members);
+        str_free(&translated);
+        chat_request_free(&r);
+    }
+    str_clear(&body);
+    str_puts(&body, "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":");
+    for (int i = 0; i < JSON_DEPTH - 3; i++) str_puts(&body, "{\"a\":");
+    str_putc(&body, '1');
+    for (int i = 0; i < JSON_DEPTH - 3; i++) str_putc(&body, '}');
+    str_puts(&body, "}]}");
+    expect_refusal("responses", body.data, "", "nested too deeply");
+    str_free(&deep);
+    str_free(&body);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(becomes_a_chat), cmocka_unit_test(every_allocation_may_fail),
-                                       cmocka_unit_test(errors_have_the_client_names)};
+                                       cmocka_unit_test(errors_have_the_client_names), cmocka_unit_test(refusals_name_the_field),
+                                       cmocka_unit_test(depth_is_the_clients)};
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
 }

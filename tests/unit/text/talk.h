@@ -123,7 +123,7 @@ struct talk {
 static inline void say(struct talk *t, const char *role, const char *content) {
     str_puts(&t->messages, t->messages.len ? ",{\"role\":\"" : "[{\"role\":\"");
     str_puts(&t->messages, role);
-    str_puts(&t->messages, strcmp(role, "tool") == 0 ? "\",\"tool_call_id\":\"call_1\",\"content\":" : "\",\"content\":");
+    str_puts(&t->messages, "\",\"content\":");
     json_write_string(&t->messages, content, strlen(content));
     str_putc(&t->messages, '}');
 }

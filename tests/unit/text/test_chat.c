@@ -432,6 +432,83 @@ static void test_many_tools(void **state) {
     calla_functions_free(&f);
 }
 
+/* Answers stand in the order of the calls whose ids they have; what cannot be joined keeps its order or is refused. */
+static void test_results(void **state) {
+    (void)state;
+    static const char head[] =
+        "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n<tool_call>\n<function=f>\n</function>\n"
+        "</tool_call>\n<tool_call>\n<function=g>\n</function>\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n";
+    static const struct {
+        const char *results, *first, *second, *param, *part;
+    } cases[] = {
+        {"{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"A\"},{\"role\":\"tool\",\"tool_call_id\":\"b\",\"content\":\"B\"}", "A",
+         "B", NULL, NULL},
+        {"{\"role\":\"tool\",\"tool_call_id\":\"b\",\"content\":\"B\"},{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"A\"}", "A",
+         "B", NULL, NULL},
+        {"{\"role\":\"tool\",\"tool_call_id\":\"b\",\"content\":\"B\"},{\"role\":\"tool\",\"content\":\"A\"}", "B", "A", NULL, NULL},
+        {"{\"role\":\"tool\",\"tool_call_id\":\"b\",\"content\":\"B\"},{\"role\":\"tool\",\"tool_call_id\":\"\",\"content\":\"A\"}", "B",
+         "A", NULL, NULL},
+        {"{\"role\":\"tool\",\"tool_call_id\":\"b\"},{\"role\":\"tool\",\"tool_call_id\":\"c\"}", NULL, NULL, "messages[3].tool_call_id",
+         "\"c\" answers no call"},
+        {"{\"role\":\"tool\",\"tool_call_id\":\"b\"},{\"role\":\"tool\",\"tool_call_id\":\"b\"}", NULL, NULL, "messages[3].tool_call_id",
+         "already"},
+        {"{\"role\":\"tool\",\"tool_call_id\":1}", NULL, NULL, "messages[2].tool_call_id", "send a string"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct str m = {0}, wanted = {0};
+        str_printf(
+            &m,
+            "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\",\"function\":{\"name\":\"f\"}},"
+            "{\"id\":\"b\",\"function\":{\"name\":\"g\"}}]},%s]",
+            cases[i].results);
+        if (cases[i].param) refuse(m.data, NULL, &PLAIN, cases[i].param, cases[i].part);
+        else {
+            str_printf(&wanted, "%s%s\n</tool_response>\n<tool_response>\n%s\n</tool_response><|im_end|>\n<|im_start|>assistant\n<think>\n",
+                       head, cases[i].first, cases[i].second);
+            expect(m.data, NULL, &PLAIN, wanted.data);
+        }
+        str_free(&m);
+        str_free(&wanted);
+    }
+    /* an id used again in a later turn belongs to that turn's call; an earlier turn's may still be answered */
+    static const char again[] =
+        "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\",\"function\":{\"name\":\"f\"}}]},"
+        "{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"1\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"a\",\"function\":"
+        "{\"name\":\"f\"}},{\"id\":\"a\",\"function\":{\"name\":\"f\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"2\"},"
+        "{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"3\"}]";
+    struct calla_prompt *p = NULL;
+    assert_int_equal(calla_chat_render(again, sizeof again - 1, NULL, 0, &PLAIN, &p, NULL), 0);
+    assert_contains(calla_prompt_text(p, &(size_t){0}), "2\n</tool_response>\n<tool_response>\n3\n</tool_response>");
+    calla_prompt_free(p);
+}
+
+/* What is said beside tool answers is no question: the loop's think blocks stay, and the prompt goes on where the last one ended. */
+static void test_beside_results(void **state) {
+    (void)state;
+    static const char loop[] =
+        "{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"reasoning_content\":\"hm\",\"content\":\"c\"},";
+    static const char kept[] = "<think>\nhm\n</think>";
+    static const struct {
+        const char *tail;
+        bool thinks;
+    } cases[] = {
+        {"{\"role\":\"tool\",\"content\":\"r\"},{\"role\":\"user\",\"content\":\"note\",\"beside_results\":true}", true},
+        {"{\"role\":\"tool\",\"content\":\"r\"},{\"role\":\"user\",\"content\":\"note\"}", false},
+        {"{\"role\":\"user\",\"content\":\"note\",\"beside_results\":true}", false}, /* beside none */
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct str m = {0};
+        struct calla_prompt *p = NULL;
+        str_printf(&m, "[%s%s]", loop, cases[i].tail);
+        assert_int_equal(calla_chat_render(m.data, m.len, NULL, 0, &PLAIN, &p, NULL), 0);
+        const char *text = calla_prompt_text(p, &(size_t){0});
+        assert_int_equal(strstr(text, kept) != NULL, cases[i].thinks);
+        assert_contains(text, "<|im_start|>user\nnote<|im_end|>\n<|im_start|>assistant\n<think>\n");
+        calla_prompt_free(p);
+        str_free(&m);
+    }
+}
+
 /* Each allocation in turn fails: an error, no crash, nothing left behind. */
 static void test_out_of_memory(void **state) {
     (void)state;
@@ -454,10 +531,11 @@ static void test_out_of_memory(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_goldens),       cmocka_unit_test(test_matrix),     cmocka_unit_test(test_append_only),
-        cmocka_unit_test(test_late_system),   cmocka_unit_test(test_roles),      cmocka_unit_test(test_no_user),
-        cmocka_unit_test(test_content_types), cmocka_unit_test(test_arguments),  cmocka_unit_test(test_continue),
-        cmocka_unit_test(test_tools),         cmocka_unit_test(test_many_tools), cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_goldens),       cmocka_unit_test(test_matrix),         cmocka_unit_test(test_append_only),
+        cmocka_unit_test(test_late_system),   cmocka_unit_test(test_roles),          cmocka_unit_test(test_no_user),
+        cmocka_unit_test(test_content_types), cmocka_unit_test(test_arguments),      cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_tools),         cmocka_unit_test(test_many_tools),     cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_results),       cmocka_unit_test(test_beside_results),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
