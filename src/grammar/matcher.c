@@ -98,6 +98,7 @@ int calla_matcher_open(struct calla_matcher **out, struct calla_grammar *g, bool
         return err_set(err, CALLA_E_MEMORY, "grammar: out of memory");
     }
     m->g = g;
+    m->tidy_at = MATCHER_TIDY;
     m->now.n = 1;
     m->now.t[0] = (struct thread){g->m.rules[newlines ? MACHINE_LED_TEXT : MACHINE_TEXT].start, 0, -1};
     *out = m;
@@ -122,6 +123,27 @@ static bool run(struct calla_matcher *m, const struct threads *start, const char
     return end->n > 0 && !m->failed;
 }
 
+/* Once there are twice as many frames as lived last time, those that no thread stands on go; the others keep their order. */
+static void tidy(struct calla_matcher *m) {
+    if (m->n_frames < m->tidy_at) return;
+    int32_t n = 0, *place = mem_calloc((size_t)m->n_frames, sizeof *place);
+    if (!place) return; /* it can wait */
+    for (int i = 0; i < m->now.n; i++)
+        for (int32_t f = m->now.t[i].frame; f >= 0 && !place[f]; f = m->frames[f].parent) place[f] = 1;
+    for (int32_t i = 0; i < m->n_frames; i++) {
+        if (!place[i]) continue;
+        struct frame f = m->frames[i];
+        if (f.parent >= 0) f.parent = place[f.parent]; /* which came before */
+        place[i] = n;
+        m->frames[n++] = f;
+    }
+    for (int i = 0; i < m->now.n; i++)
+        if (m->now.t[i].frame >= 0) m->now.t[i].frame = place[m->now.t[i].frame];
+    m->n_frames = n;
+    m->tidy_at = n > MATCHER_TIDY / 2 ? 2 * n : MATCHER_TIDY;
+    mem_free(place);
+}
+
 bool calla_matcher_feed(struct calla_matcher *m, const char *bytes, size_t n) {
     struct threads end;
     int32_t frames = m->n_frames;
@@ -134,8 +156,10 @@ bool calla_matcher_feed(struct calla_matcher *m, const char *bytes, size_t n) {
         m->n_frames = frames;
         fits = run(m, &one, bytes, n, &end);
     }
-    if (fits) m->now = end;
-    else m->n_frames = frames;
+    if (fits) {
+        m->now = end;
+        tidy(m);
+    } else m->n_frames = frames;
     return fits;
 }
 

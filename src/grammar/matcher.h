@@ -9,6 +9,7 @@
 #include "grammar/grammar.h"
 
 #define MATCHER_THREADS 24
+#define MATCHER_TIDY    1024 /* frames at least that are kept without looking */
 
 struct frame {
     uint32_t to, count; /* where the calling rule goes on, and its count then */
@@ -32,9 +33,9 @@ struct calla_matcher {
     struct calla_grammar *g;
     struct threads now;
     struct frame *frames;
-    int32_t n_frames, cap_frames;
-    bool ended, failed;   /* failed: out of memory during a step */
-    struct level *levels; /* [vocabulary's depth + 1] */
+    int32_t n_frames, cap_frames, tidy_at; /* from so many on those that nothing refers to any more are let go */
+    bool ended, failed;                    /* failed: out of memory during a step */
+    struct level *levels;                  /* [vocabulary's depth + 1] */
 };
 /* One byte from `from`; what it leads to is *to, empty where it does not fit. */
 void matcher_step(struct calla_matcher *m, const struct threads *from, uint8_t byte, struct threads *to);

@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "calla_grammar.h"
 #include "calla_text.h"
+#include "grammar/matcher.h"
 #include "unit/unit.h"
 
 static struct calla_tokenizer *tok;
@@ -236,11 +237,49 @@ static void no_byte_left_out(void **state) {
     assert_contains(err.message, "has no id for byte");
 }
 
+/* What a text has left behind does not add up: only frames that are still open are kept. */
+static void frames_are_given_back(void **state) {
+    (void)state;
+    struct calla_grammar *g = grammar("{\"$defs\":{\"t\":{\"anyOf\":[{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/t\"}},"
+                                      "{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/t\"},\"minItems\":2},"
+                                      "{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/t\"},\"minItems\":3}]}},\"$ref\":\"#/$defs/t\"}");
+    struct calla_matcher *m;
+    assert_int_equal(calla_matcher_open(&m, g, false, NULL), 0);
+    assert_true(calla_matcher_feed(m, "[[]", 3));
+    for (int i = 0; i < 5000; i++) assert_true(calla_matcher_feed(m, ",[]", 3));
+    assert_in_range(m->cap_frames, 1, 4 * MATCHER_TIDY);
+    assert_true(calla_matcher_feed(m, ",[[],[],[]]]", 12) && calla_matcher_complete(m));
+    assert_false(calla_matcher_feed(m, "]", 1));
+    calla_matcher_close(m);
+    calla_grammar_close(g);
+}
+
+/* The compile asks now and then, and ends when told to. */
+static bool stop_now(void *ctx) { return ++*(int *)ctx == 2; }
+
+static void compile_ends_when_told(void **state) {
+    (void)state;
+    static const char schema[] = "{\"type\":\"string\",\"pattern\":\"^(?:a|b)*a(?:a|b){18}$\"}";
+    struct calla_grammar *g = NULL;
+    struct calla_error err = {0};
+    int asked = 0;
+    assert_int_equal(calla_grammar_open_watched(&g, vocabulary, schema, sizeof schema - 1, stop_now, &asked, &err), CALLA_E_CANCELLED);
+    assert_int_equal(asked, 2);
+    assert_null(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ends),          cmocka_unit_test(newlines_before),  cmocka_unit_test(characters_over_ids),
-        cmocka_unit_test(white_space),   cmocka_unit_test(many_readings),    cmocka_unit_test(refused),
-        cmocka_unit_test(out_of_memory), cmocka_unit_test(no_byte_left_out),
+        cmocka_unit_test(frames_are_given_back),
+        cmocka_unit_test(compile_ends_when_told),
+        cmocka_unit_test(ends),
+        cmocka_unit_test(newlines_before),
+        cmocka_unit_test(characters_over_ids),
+        cmocka_unit_test(white_space),
+        cmocka_unit_test(many_readings),
+        cmocka_unit_test(refused),
+        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(no_byte_left_out),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
