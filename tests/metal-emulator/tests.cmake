@@ -50,6 +50,11 @@ else()
     add_executable(metal_${stem} ${test} ${objects})
     target_include_directories(metal_${stem} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
     target_link_libraries(metal_${stem} PRIVATE metal_emulator room_backend PkgConfig::CMOCKA)
+    set_target_properties(metal_${stem} PROPERTIES ENABLE_EXPORTS ON) # for planted.py
     add_test(NAME metal/${stem} COMMAND metal_${stem})
   endforeach()
+  if(NOT APPLE) # LD_PRELOAD
+    add_test(NAME metal/planted_faults COMMAND ${Python3_EXECUTABLE} ${emulator}/planted.py ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR} ${CALLA_CLANGXX} ${shader_flags} ${shader_build})
+    set_tests_properties(metal/planted_faults PROPERTIES TIMEOUT 900)
+  endif()
 endif()

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""planted.py SOURCE BUILD CLANG [options]: faults planted in the shaders must be caught. Each is one edit of one file; the faulty shader is
+compiled into a library that is loaded before the emulated test, whose kernels it replaces, and the test must fail as said. Without an edit it
+must pass."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+BARRIER = '    threadgroup_barrier(mem_flags::mem_threadgroup);\n'
+# file edited, shader compiled, test, text, its replacement, words of the report
+FAULTS = [
+    ('norm.metal', 'norm', 'norm', '', '', None),
+    ('shader.h', 'norm', 'norm', BARRIER, '', 'without a barrier|nobody has written'),
+    ('norm.metal', 'norm', 'norm', BARRIER, BARRIER.replace('mem_threadgroup)', 'mem_device)'), 'without a barrier'),
+    ('norm.metal', 'norm', 'norm', 'delta [[buffer(1)]], device const float *w [[buffer(2)]],\n                     device float *y',
+     'delta [[buffer(2)]], device const float *w [[buffer(1)]],\n                     device float *y', 'buffer 2'),
+    ('norm.metal', 'norm', 'norm', 'constant int &vocab [[buffer(3)]]', 'constant int &vocab [[buffer(4)]]', 'buffer 4 is not bound'),
+    ('norm.metal', 'norm', 'norm', 'c < vocab', 'c <= vocab', 'which has'),
+    ('norm.metal', 'norm', 'norm', 'b.id < a.id', 'b.id > a.id', 'emulated_norm.c'),
+    ('linear.metal', 'linear', 'linear', 'first + r < out', 'first + r <= out', 'which has'),
+    ('shader.h', 'linear', 'linear', 'c < in / 16; c += 32', 'c < in / 16 - 1; c += 32', 'emulated gemv4: off by'),
+    ('tile.h', 'linear', 'linear', 'step < in / TILE_STEP', 'step <= in / TILE_STEP', 'which has'),
+    ('tile.h', 'linear', 'linear', '    ' + BARRIER, '', 'without a barrier|nobody has written'),
+    ('tile.h', 'linear', 'linear', 'h / 2 * 8) * TILE_LDC', 'h % 2 * 8) * TILE_LDC', 'nobody has written|off by|without a barrier'),
+    ('gdn.metal', 'gdn', 'gdn', 'decay * k_scale * simd_sum', 'k_scale * simd_sum', 'emulated gdn: off by'),
+    ('gdn.metal', 'gdn', 'gdn', 'if (lane + 32 * i < n) row', 'row', 'which has|without a barrier'),
+    ('attn.metal', 'attn', 'attn', '(uint)args.position + row + 1)', '(uint)args.position + row)', 'nobody has written|off by'),
+    ('attn.metal', 'attn', 'attn', '    simdgroup_barrier(mem_flags::mem_threadgroup);\n', '', 'without a barrier|nobody has written'),
+    ('attn.metal', 'attn', 'attn', 'position % METAL_PAGE * n;', '(position % METAL_PAGE + 1) * n;', 'off by|emulated_attn.c|which has'),
+    ('moe.metal', 'moe', 'moe', 'first + b * METAL_TILE', 'first + b', 'emulated_moe.c'),
+    ('moe.metal', 'moe', 'moe', BARRIER, '', 'without a barrier|nobody has written'),
+    ('moe.metal', 'moe', 'moe', 'expert < a.expert', 'expert > a.expert', 'off by|emulated_moe.c'),
+]
+
+
+def main():
+    source, build, clang, *options = sys.argv[1:]
+    source, build = pathlib.Path(source), pathlib.Path(build)
+    failed = 0
+    for name, shader, test, text, other, words in FAULTS:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder, 'backend', 'metal')
+            shutil.copytree(source / 'src/backend/metal', copy)
+            edited = (copy / name).read_text()
+            if text not in edited:
+                sys.exit(f'{name} no longer has: {text}')
+            (copy / name).write_text(edited.replace(text, other, 1))
+            flags = [f'-I{folder}', *options, '-Wno-unused']
+            out = pathlib.Path(folder, 'faulty')
+            subprocess.run([sys.executable, source / 'tests/metal-emulator/kernels.py', clang, copy / f'{shader}.metal', f'{out}.cpp', *flags],
+                           check=True)
+            subprocess.run([clang, *flags, '-shared', '-nostdlib', '-Wl,-Bsymbolic', f'{out}.cpp', '-o', f'{out}.so'], check=True)
+            run = subprocess.run([build / f'metal_emulated_{test}'], env={**os.environ, 'LD_PRELOAD': f'{out}.so'}, capture_output=True,
+                                 text=True)
+        report = run.stdout + run.stderr
+        if words is None:
+            caught = run.returncode == 0
+        else:
+            caught = run.returncode > 0 and any(w in report for w in words.split('|'))
+        line = next((x for x in report.splitlines() if 'ERROR' in x), '')
+        print(f'{"ok" if caught else "NOT CAUGHT"}: {name}: {text.strip()!r} -> {other.strip()!r}: {line[:150]}', flush=True)
+        failed += not caught
+    sys.exit(failed > 0)
+
+
+main()
