@@ -1,5 +1,5 @@
 /* tests/metal-emulator/emulated.h - what the emulated tests of kernels share. Nothing of this runs on a GPU: the shaders are compiled by
- * clang for this processor. Results are compared with the cpu back end in float32 mode; every case runs in each order of threads. */
+ * clang for this processor. Results are compared with the cpu back end in float32 mode; the orders of threads take turns. */
 #ifndef EMULATED_H
 #define EMULATED_H
 #include "unit/backend/ops.h"

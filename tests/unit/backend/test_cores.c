@@ -50,7 +50,7 @@ static void threads_are_cores(void **state) {
         siblings(cpus[i], list);
     }
     assert_int_equal(cpu_cores(root), at_most(n > 2 ? (n + 1) / 2 : n)); /* a single core gets two */
-    for (int i = 0; i < n; i++) { /* a core whose other processor is not ours counts all the same */
+    for (int i = 0; i < n; i++) {                                        /* a core whose other processor is not ours counts all the same */
         snprintf(list, sizeof list, "%d,%d-%d\n", cpus[i], MOST, MOST + 1);
         siblings(cpus[i], list);
     }
