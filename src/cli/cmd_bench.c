@@ -15,7 +15,7 @@ static int read_arm(const char *text, struct bench_arm *out, struct calla_error 
     struct bench_sizes size;
     for (int k = 0; colon && k < BENCH_KINDS; k++)
         if (strlen(bench_kinds[k].name) == (size_t)(colon - text) && !strncmp(bench_kinds[k].name, text, (size_t)(colon - text))) {
-            int code = bench_read_sizes("arm", colon + 1, 1 << 20, &size, err);
+            int code = bench_read_sizes("arm", colon + 1, k == BENCH_SEQUENCES ? BENCH_SEQUENCES_MOST : 1 << 20, &size, err);
             *out = (struct bench_arm){(enum bench_kind)k, size.size[0]};
             return code;
         }

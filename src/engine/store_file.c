@@ -51,6 +51,8 @@ int store_dir_open(struct store_dir *d, const char *path, struct calla_error *er
     if (st.st_mode & 022)
         return refuse(d, err, CALLA_E_INVALID, path, "use this folder for",
                       "other users may write to it, and so put state into the model (chmod go-w)");
+    if (st.st_uid != geteuid() && st.st_uid != 0 && geteuid() != 0) /* root may serve from what it is lent: a container's bind mount */
+        return refuse(d, err, CALLA_E_INVALID, path, "use this folder for", "it is another user's, who may put state into the model");
     d->lock = openat(d->fd, LOCK_NAME, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (d->lock < 0) return refuse(d, err, CALLA_E_IO, path, "lock", strerror(errno));
     if (flock(d->lock, LOCK_EX | LOCK_NB) != 0)

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #define LONGEST_PAUSE 30.0
-enum { TRIES = 5, LONGEST_ASKED = 300 };
+enum { TRIES = 5 };
 
 bool fetch_stopped(const struct fetch *f) { return atomic_load(&f->failed) || (f->o->stop && f->o->stop(f->o->ctx)); }
 
@@ -28,6 +28,7 @@ int fetch_pause(struct fetch *f, int failures, int64_t least, struct calla_error
     for (int i = 1; i < failures && wait < LONGEST_PAUSE; i++) wait *= 2;
     if (wait > LONGEST_PAUSE) wait = LONGEST_PAUSE;
     wait *= 0.75 + 0.5 * num_uniform(clock_ns(), (uint64_t)failures); /* so that many do not come back together */
+    if (least > LONGEST_ASKED) least = 0; /* said with an answer that was cut: not a request to come back later */
     if (wait < (double)least) wait = (double)least;
     uint64_t until = clock_ns() + (uint64_t)(wait * 1e9);
     while (clock_ns() < until) {

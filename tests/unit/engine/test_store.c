@@ -508,6 +508,20 @@ static void folders(void **unused) {
     assert_contains(err.message, "other users");
     assert_int_equal(chmod(deep, 0755), 0);
     store_close(must_open_with(&o));
+    if (geteuid() == 0) { /* another user's, who has put a lock there that all may open */
+        snprintf(file, sizeof file, "%s/a/calla-lock", folder);
+        assert_int_equal(chmod(file, 0666), 0);
+        assert_int_equal(chown(deep, 12345, -1), 0);
+        store_close(must_open_with(&o)); /* root may */
+        assert_int_equal(chmod(folder, 0755), 0);
+        assert_int_equal(seteuid(23456), 0);
+        bool reached = faccessat(AT_FDCWD, deep, R_OK | X_OK, AT_EACCESS) == 0; /* not where the build is private to root */
+        int rc = reached ? store_open(&s, &o, &err) : err_set(&err, CALLA_E_INVALID, "another user's");
+        assert_int_equal(seteuid(0), 0);
+        assert_int_equal(rc, CALLA_E_INVALID);
+        assert_contains(err.message, "another user's");
+        s = NULL;
+    }
     snprintf(file, sizeof file, "%s/a/calla-lock", folder);
     assert_int_equal(unlink(file), 0);
     assert_int_equal(rmdir(deep), 0);
