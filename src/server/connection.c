@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #define LARGE_BODY   ((size_t)64 << 10)      /* from here on bodies are read a few at a time */
 #define DRAIN_SMALL  ((size_t)1 << 20)       /* a refused request's body is read up to here, so that the client gets to read why */
@@ -38,6 +39,7 @@ struct call {
     struct held_stream *stream;
     bool answered; /* run has been called */
     bool reading;  /* a large body, between server_read_begin and server_read_end */
+    bool cut;      /* nobody knows where its body ends: nothing of it is read */
 };
 
 static void free_body(struct server *s, struct call *call) {
@@ -102,6 +104,32 @@ static bool refused_by_guard(struct server *s, struct MHD_Connection *c, const s
     return r->status != 0;
 }
 
+/* Fields that say where a request ends and whom it is for: a proxy before us and libmicrohttpd must not read two things out of them. */
+struct framing {
+    int lengths, codings, hosts;
+    bool odd; /* another coding than chunked, or a name that a blank ends */
+};
+
+static enum MHD_Result note_framing(void *cls, enum MHD_ValueKind kind, const char *name, const char *value) {
+    struct framing *f = cls;
+    size_t n = strlen(name);
+    (void)kind;
+    f->lengths += strcasecmp(name, "Content-Length") == 0;
+    f->hosts += strcasecmp(name, "Host") == 0;
+    if (strcasecmp(name, "Transfer-Encoding") == 0) {
+        f->codings++;
+        f->odd |= !value || strcasecmp(value, "chunked") != 0;
+    }
+    f->odd |= n && (name[n - 1] == ' ' || name[n - 1] == '\t');
+    return MHD_YES;
+}
+
+static bool ambiguous(struct MHD_Connection *c) {
+    struct framing f = {0};
+    MHD_get_connection_values(c, MHD_HEADER_KIND, note_framing, &f);
+    return f.odd || f.lengths + f.codings > 1 || f.hosts > 1;
+}
+
 static void check(struct server *s, struct MHD_Connection *c, struct call *call, const char *path, const char *method) {
     struct http_reply *r = &call->refusal;
     r->errors = http_errors_of(path);
@@ -109,6 +137,12 @@ static void check(struct server *s, struct MHD_Connection *c, struct call *call,
     if (peers_surplus(s, connection_of(c))) {
         http_error(r, 503, "busy", "", "too many connections are open; try again soon");
         r->close = true;
+        return;
+    }
+    if (ambiguous(c)) {
+        http_error(r, 400, "ambiguous_request", "", "Content-Length, Transfer-Encoding or Host is there twice or says two things");
+        r->close = true;
+        call->cut = true;
         return;
     }
     if (refused_by_guard(s, c, call->route, r)) return;
@@ -248,7 +282,7 @@ static enum MHD_Result at_headers(struct server *s, struct MHD_Connection *c, st
         refuse_size(&call->refusal);
         drain = DRAIN_LARGE;
     }
-    *now = call->refusal.status && (n > drain || header(c, "Expect"));
+    *now = call->refusal.status && (call->cut || n > drain || header(c, "Expect"));
     return *now ? run(s, c, call) : MHD_YES;
 }
 
