@@ -34,7 +34,7 @@ def test_conforms(api, path, method, mode):
     session = requests.Session()
 
     @given(case=operation.as_strategy(generation_mode=mode))
-    @settings(max_examples=1000 if SLOW else 20 if method == "post" else 3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=not SLOW, database=None)
+    @settings(max_examples=1000 if SLOW else 10 if method == "post" else 3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=not SLOW, database=None)
     def run(case):
         case.call_and_validate(excluded_checks=EXCLUDED, session=session, timeout=60)
 
