@@ -214,7 +214,8 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     const char *tokenizer = NULL;
     bool quiet = false;
     struct option own[] = {
-        {OPTION_INT, "layers", &layers, "N", "layers (default 40, the published number)", 1, 400},
+        {OPTION_INT, "layers", &layers, "N",
+         "layers (default 40, the published number; under 4 it has no attention layer and can be looked at, not run)", 1, 400},
         {OPTION_U64, "seed", &seed, "N", "the same seed gives the same bytes (default 1)", 0, 0},
         {OPTION_TEXT, "tokenizer", &tokenizer, "DIR", "put this folder's tokenizer beside it (default: one of single bytes)", 0, 0},
         {OPTION_FLAG, "quiet", &quiet, "", "no progress on standard error", 0, 0},
