@@ -7,11 +7,11 @@
 #include "base/error.h"
 #include "base/mem.h"
 #include "cli/bench.h"
+#include "cli/median.h"
 #include "cli/session.h"
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -206,10 +206,6 @@ static bool streams_wait(struct streams *g, const int *from, int more) {
     }
 }
 
-static int ascending(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
 struct pace {
     double rate, median_gap, largest_gap; /* ids a second of all streams together; seconds between two ids of a stream */
 };
@@ -227,8 +223,8 @@ static int pace_of(const struct streams *g, uint64_t from, uint64_t to, struct p
             ids++;
             if (before >= from) gaps[n++] = seconds(before, at);
         }
-    qsort(gaps, n, sizeof *gaps, ascending);
-    *out = (struct pace){ids ? (double)ids / seconds(from, to) : NAN, n ? gaps[n / 2] : NAN, n ? gaps[n - 1] : NAN};
+    double median = median_sort(gaps, n);
+    *out = (struct pace){ids ? (double)ids / seconds(from, to) : NAN, median, n ? gaps[n - 1] : NAN};
     mem_free(gaps);
     return 0;
 }

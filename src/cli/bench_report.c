@@ -3,9 +3,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/bench.h"
+#include "cli/median.h"
 #include "cli/session.h"
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #ifdef __clang__
@@ -14,18 +14,14 @@
 #define COMPILER "gcc " __VERSION__
 #endif
 
-static int ascending(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
 struct bench_spread bench_spread_of(const struct bench_row *row, int field) {
     double sorted[BENCH_REPEATS];
     int n = 0;
     for (int i = 0; i < row->n; i++)
         if (!isnan(row->values[field][i])) sorted[n++] = row->values[field][i];
     if (!n) return (struct bench_spread){NAN, NAN, NAN};
-    qsort(sorted, (size_t)n, sizeof *sorted, ascending);
-    return (struct bench_spread){sorted[0], (sorted[(n - 1) / 2] + sorted[n / 2]) / 2, sorted[n - 1]};
+    double median = median_sort(sorted, (size_t)n);
+    return (struct bench_spread){sorted[0], median, sorted[n - 1]};
 }
 
 struct bench_bytes bench_bytes_per_token(const struct bench_report *r, int context) {

@@ -119,50 +119,81 @@ static int eval_first(struct session *s, const struct json *reference, struct re
     return code;
 }
 
-static void print_divergence(const struct result *r, bool json) {
-    const struct divergence *d = &r->divergence;
-    double top = (double)d->same_top / (double)d->rows, first = (double)d->first_same / d->prompts;
-    if (json) {
-        struct str name = {0};
-        json_write_string(&name, r->against.data, r->against.len);
-        printf(",\"against\":%s,\"divergence\":{\"rows\":%zu,\"kl_mean\":%.9f,\"kl_median\":%.9f,\"kl_p99\":%.9f,\"kl_max\":%.9f,"
-               "\"same_top\":%.6f,\"prompts\":%d,\"first_token_agreement\":%.6f,\"missed_over_margin\":%d}",
-               name.failed ? "null" : name.data, d->rows, d->mean, d->median, d->p99, d->most, top, d->prompts, first, d->missed);
-        str_free(&name);
-        return;
-    }
-    printf("against %s\n", r->against.data);
-    printf("  KL divergence        mean %.6f, median %.6f, 99%% below %.6f, most %.6f nat over %zu rows\n", d->mean, d->median, d->p99,
-           d->most, d->rows);
-    printf("  same likeliest token %.2f%% of rows\n", 100 * top);
-    printf("  first tokens         %d of %d the same (%.2f%%), %d missed with a margin over 0.1 nat\n", d->first_same, d->prompts,
-           100 * first, d->missed);
+/* ,"name":value; null for what is not finite. */
+static void put_number(struct str *out, const char *name, double value) {
+    str_printf(out, ",\"%s\":", name);
+    json_write_double(out, value);
 }
 
-static void print_result(const struct result *r, const struct calla_model_info *info, bool json) {
-    double ppl = exp(r->nll / (double)r->tokens), change = r->has_reference ? 100 * (ppl / r->reference_perplexity - 1) : 0;
-    if (!json) {
-        printf("%s on %s (%s), %s, KV in %d bits\n", info->name, info->backend, info->isa,
-               info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types", info->kv);
-        printf("perplexity             %.6f over %zu tokens of %d documents\n", ppl, r->tokens, r->documents);
-        if (r->has_reference) {
-            printf("  against reference    %.6f: %+.4f%%\n", r->reference_perplexity, change);
-            printf("  change per document  %.5f nat a token (mean of absolute values)\n", r->document_change);
-        }
-        if (r->first)
-            printf("first tokens           %d of %d as the reference (%.2f%%), %d missed with a margin over 0.1 nat\n", r->first_same,
-                   r->first, 100.0 * r->first_same / r->first, r->missed);
-        if (r->divergence.rows) print_divergence(r, false);
-        return;
+static double share(int n, int of) { return (double)n / of; }
+
+static void put_divergence(const struct result *r, struct str *out) {
+    const struct divergence *d = &r->divergence;
+    str_puts(out, ",\"against\":");
+    json_write_string(out, r->against.data, r->against.len);
+    str_printf(out, ",\"divergence\":{\"rows\":%zu,\"not_finite\":%zu", d->rows, d->not_finite);
+    put_number(out, "kl_mean", d->mean);
+    put_number(out, "kl_median", d->median);
+    put_number(out, "kl_p99", d->p99);
+    put_number(out, "kl_max", d->most);
+    put_number(out, "same_top", (double)d->same_top / (double)d->rows);
+    str_printf(out, ",\"prompts\":%d", d->prompts);
+    put_number(out, "first_token_agreement", share(d->first_same, d->prompts));
+    str_printf(out, ",\"missed_over_margin\":%d}", d->missed);
+}
+
+static void print_divergence(const struct result *r) {
+    const struct divergence *d = &r->divergence;
+    printf("against %s\n", r->against.data);
+    if (d->not_finite)
+        printf("  NOT FINITE           %zu of %zu rows: an infinity or NaN; they are left out of the divergence\n", d->not_finite, d->rows);
+    if (d->not_finite < d->rows)
+        printf("  KL divergence        mean %.6f, median %.6f, 99%% below %.6f, most %.6f nat over %zu rows\n", d->mean, d->median, d->p99,
+               d->most, d->rows - d->not_finite);
+    printf("  same likeliest token %.2f%% of rows\n", 100 * (double)d->same_top / (double)d->rows);
+    printf("  first tokens         %d of %d the same (%.2f%%), %d missed with a margin over 0.1 nat\n", d->first_same, d->prompts,
+           100 * share(d->first_same, d->prompts), d->missed);
+}
+
+static double perplexity(const struct result *r) { return exp(r->nll / (double)r->tokens); }
+
+static const char *types(const struct calla_model_info *info) {
+    return info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types";
+}
+
+static void print_result(const struct result *r, const struct calla_model_info *info) {
+    printf("%s on %s (%s), %s, KV in %d bits\n", info->name, info->backend, info->isa, types(info), info->kv);
+    printf("perplexity             %.6f over %zu tokens of %d documents\n", perplexity(r), r->tokens, r->documents);
+    if (r->has_reference) {
+        printf("  against reference    %.6f: %+.4f%%\n", r->reference_perplexity, 100 * (perplexity(r) / r->reference_perplexity - 1));
+        printf("  change per document  %.5f nat a token (mean of absolute values)\n", r->document_change);
     }
-    printf("{\"perplexity\":%.8f,\"tokens\":%zu,\"documents\":%d", ppl, r->tokens, r->documents);
-    if (r->has_reference) printf(",\"perplexity_change\":%.8f,\"document_change\":%.8f", change / 100, r->document_change);
     if (r->first)
-        printf(",\"first_tokens\":%d,\"first_token_agreement\":%.6f,\"missed_over_margin\":%d,\"missed\":[%s]", r->first,
-               (double)r->first_same / r->first, r->missed, r->missed_list.data ? r->missed_list.data : "");
-    if (r->divergence.rows) print_divergence(r, true);
-    printf(",\"backend\":\"%s\",\"isa\":\"%s\",\"compute\":\"%s\",\"kv\":%d}\n", info->backend, info->isa,
-           info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default", info->kv);
+        printf("first tokens           %d of %d as the reference (%.2f%%), %d missed with a margin over 0.1 nat\n", r->first_same, r->first,
+               100 * share(r->first_same, r->first), r->missed);
+    if (r->divergence.rows) print_divergence(r);
+}
+
+static int print_json(const struct result *r, const struct calla_model_info *info, struct calla_error *err) {
+    struct str out = {0};
+    str_printf(&out, "{\"tokens\":%zu,\"documents\":%d", r->tokens, r->documents);
+    put_number(&out, "perplexity", perplexity(r));
+    if (r->has_reference) {
+        put_number(&out, "perplexity_change", perplexity(r) / r->reference_perplexity - 1);
+        put_number(&out, "document_change", r->document_change);
+    }
+    if (r->first) {
+        str_printf(&out, ",\"first_tokens\":%d", r->first);
+        put_number(&out, "first_token_agreement", share(r->first_same, r->first));
+        str_printf(&out, ",\"missed_over_margin\":%d,\"missed\":[%s]", r->missed, r->missed_list.data ? r->missed_list.data : "");
+    }
+    if (r->divergence.rows) put_divergence(r, &out);
+    str_printf(&out, ",\"backend\":\"%s\",\"isa\":\"%s\",\"compute\":\"%s\",\"kv\":%d}", info->backend, info->isa,
+               info->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default", info->kv);
+    int code = out.failed ? err_set(err, CALLA_E_MEMORY, "out of memory") : 0;
+    if (!code) puts(out.data);
+    str_free(&out);
+    return code;
 }
 
 static int read_beside(struct session *s, const char *given, const char *name, struct str *out, struct calla_error *err) {
@@ -186,8 +217,7 @@ static int diverge_live(struct session *s, const struct common *common, const st
     int code = session_open(&reference, &other, 1, 0, err);
     if (code) return err_prefix(err, "the reference");
     const struct calla_model_info *i = &reference.info;
-    str_printf(&r->against, "%s (%s), %s, KV in %d bits", i->backend, i->isa,
-               i->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types", i->kv);
+    str_printf(&r->against, "%s (%s), %s, KV in %d bits", i->backend, i->isa, types(i), i->kv);
     code = r->against.failed ? err_set(err, CALLA_E_MEMORY, "out of memory")
                              : divergence_live(s, &reference, text, &a->plan, &r->divergence, err);
     session_close(&reference);
@@ -256,7 +286,8 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     if (!code) code = eval_text(&s, str_view(&text), reference, &r, err);
     if (!code) code = eval_first(&s, reference, &r, err);
     if (!code) code = diverge(&s, &common, &against, str_view(&text), &r, err);
-    if (!code) print_result(&r, &s.info, json);
+    if (!code && json) code = print_json(&r, &s.info, err);
+    else if (!code) print_result(&r, &s.info);
     str_free(&r.against);
     str_free(&r.missed_list);
     arena_free(&arena);

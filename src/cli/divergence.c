@@ -8,15 +8,16 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "cli/median.h"
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define MAGIC   "callaref"
 #define VERSION 1u
-#define MARGIN  0.1 /* nat */
+#define MARGIN  0.1               /* nat */
+#define MOST    ((size_t)4 << 30) /* bytes of a reference file */
 
 /* The rows of one prompt's reference, and what comparing with them gave. */
 struct comparison {
@@ -24,7 +25,7 @@ struct comparison {
     size_t first; /* position of the first row kept */
     size_t n_rows, vocab;
     size_t n_ids;
-    double *kl; /* [kl_n] over all prompts so far, room for kl_cap */
+    double *kl; /* [kl_n] the finite ones of all prompts so far, room for kl_cap */
     size_t kl_n, kl_cap;
     struct divergence *out;
 };
@@ -65,14 +66,15 @@ static void keep_row(void *ctx, size_t position, const float *logits, int32_t vo
 /* Engine thread: this run's side. */
 static void compare_row(void *ctx, size_t position, const float *logits, int32_t vocab) {
     struct comparison *c = ctx;
-    if (position < c->first || position - c->first >= c->n_rows || c->kl_n == c->kl_cap) return;
+    if (position < c->first || position - c->first >= c->n_rows || c->kl_n + c->out->not_finite == c->kl_cap) return;
     const float *p = c->rows + (position - c->first) * c->vocab;
     double sum = log_sum(logits, (size_t)vocab), kl = 0;
     for (size_t i = 0; i < (size_t)vocab; i++) {
         double weight = (double)expf(p[i]);
-        if (weight > 0) kl += weight * ((double)p[i] - ((double)logits[i] - sum));
+        if (weight != 0) kl += weight * ((double)p[i] - ((double)logits[i] - sum));
     }
-    c->kl[c->kl_n++] = kl;
+    if (isfinite(kl)) c->kl[c->kl_n++] = kl;
+    else c->out->not_finite++;
     size_t want = best_of(p, c->vocab), got = best_of(logits, c->vocab);
     c->out->same_top += want == got;
     if (position + 1 < c->n_ids) return;
@@ -146,18 +148,14 @@ static int check_tokenizer(struct session *s, struct calla_error *err) {
 
 /* ---- figures ---- */
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void finish(struct comparison *c) {
     struct divergence *d = c->out;
-    d->rows = c->kl_n;
+    d->rows = c->kl_n + d->not_finite;
+    d->mean = d->median = d->p99 = d->most = NAN;
     if (!c->kl_n) return;
+    d->mean = 0;
     for (size_t i = 0; i < c->kl_n; i++) d->mean += c->kl[i] / (double)c->kl_n;
-    qsort(c->kl, c->kl_n, sizeof *c->kl, ascending);
-    d->median = c->kl[c->kl_n / 2];
+    d->median = median_sort(c->kl, c->kl_n);
     d->p99 = c->kl[(size_t)((double)(c->kl_n - 1) * 0.99)];
     d->most = c->kl[c->kl_n - 1];
 }
@@ -214,6 +212,14 @@ static void put_float(struct str *out, float x) {
     put_u32(out, bits);
 }
 
+/* Bytes of a reference: its head, then for each prompt a count, its ids and a row. */
+static int check_size(size_t prompts, size_t length, size_t vocab, struct calla_error *err) {
+    const size_t head = sizeof MAGIC - 1 + 12, each = 4 * (1 + length + vocab);
+    if (prompts <= (MOST - head) / each) return 0;
+    return err_set(err, CALLA_E_USAGE, "%zu prompts would make a reference of %.1f GB, which --against would not read: ask for %zu at most",
+                   prompts, (double)prompts * (double)each / 1e9, (MOST - head) / each);
+}
+
 int divergence_save(struct session *s, struct slice text, const struct divergence_plan *plan, const char *path, struct calla_error *err) {
     struct prompts prompts = {0};
     struct comparison c = {0};
@@ -221,6 +227,7 @@ int divergence_save(struct session *s, struct slice text, const struct divergenc
     struct str file = {0};
     int code = check_tokenizer(s, err);
     if (!code) code = cut_prompts(s, text, plan, &prompts, err);
+    if (!code) code = check_size(prompts.n, prompts.length, (size_t)s->info.vocab, err);
     if (!code) code = comparison_open(&c, 1, 1, (size_t)s->info.vocab, &unused, err);
     str_append(&file, MAGIC, sizeof MAGIC - 1);
     put_u32(&file, VERSION);
@@ -255,23 +262,24 @@ static bool take_u32(struct reader *r, uint32_t *x) {
     return true;
 }
 
-/* One prompt and its row; ids is grown, the row goes to c. False: the file is not what it says. */
-static bool take_prompt(struct reader *r, struct calla_ids *ids, struct comparison *c, struct calla_error *err) {
+/* One prompt and its row; ids is grown, the row goes to c. CALLA_E_FORMAT, with nothing told: the file is not what it says. */
+static int take_prompt(struct reader *r, struct calla_ids *ids, struct comparison *c, struct calla_error *err) {
     uint32_t n, x;
-    if (!take_u32(r, &n) || n < 1 || n > r->n / 4) return false;
+    if (!take_u32(r, &n) || n < 1 || n > r->n / 4) return CALLA_E_FORMAT;
     ids->len = 0;
     for (uint32_t i = 0; i < n; i++) {
-        if (!take_u32(r, &x) || x >= c->vocab) return false;
+        if (!take_u32(r, &x) || x >= c->vocab) return CALLA_E_FORMAT;
         int32_t id = (int32_t)x;
-        if (calla_ids_append(ids, &id, 1, err)) return false;
+        int code = calla_ids_append(ids, &id, 1, err);
+        if (code) return code;
     }
-    if (r->n / 4 < c->vocab) return false;
+    if (r->n / 4 < c->vocab) return CALLA_E_FORMAT;
     for (size_t i = 0; i < c->vocab; i++) {
         take_u32(r, &x);
         memcpy(&c->rows[i], &x, 4);
-        if (isnan(c->rows[i]) || c->rows[i] > 0) return false;
+        if (isnan(c->rows[i]) || c->rows[i] > 0) return CALLA_E_FORMAT;
     }
-    return true;
+    return 0;
 }
 
 static int compare_file(struct session *s, struct reader *r, struct divergence *out, struct calla_error *err) {
@@ -289,7 +297,8 @@ static int compare_file(struct session *s, struct reader *r, struct divergence *
     if (prompts > r->n / 4) return err_set(err, CALLA_E_FORMAT, "it is cut short");
     int code = comparison_open(&c, 1, prompts, vocab, out, err);
     for (uint32_t i = 0; i < prompts && !code; i++) {
-        if (!take_prompt(r, &ids, &c, err)) code = err_set(err, CALLA_E_FORMAT, "prompt %u is damaged or cut short", i);
+        code = take_prompt(r, &ids, &c, err);
+        if (code == CALLA_E_FORMAT) err_set(err, CALLA_E_FORMAT, "prompt %u is damaged or cut short", i);
         c.n_ids = ids.len;
         c.first = ids.len ? ids.len - 1 : 0;
         if (!code) code = run_prompt(s, ids.data, ids.len, false, compare_row, &c, err);
@@ -303,7 +312,7 @@ static int compare_file(struct session *s, struct reader *r, struct divergence *
 
 int divergence_stored(struct session *s, const char *path, struct divergence *out, struct calla_error *err) {
     struct str file = {0};
-    int code = file_read(path, (size_t)4 << 30, &file, err);
+    int code = file_read(path, MOST, &file, err);
     struct reader r = {(const unsigned char *)file.data, file.len};
     if (!code && (code = compare_file(s, &r, out, err)) != 0) err_prefix(err, "%s", path);
     str_free(&file);

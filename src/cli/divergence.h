@@ -14,7 +14,8 @@ struct divergence_plan {
 };
 struct divergence {
     size_t rows;                    /* distributions compared */
-    double mean, median, p99, most; /* of KL(reference || this run), nat */
+    size_t not_finite;              /* of these: an infinity or NaN in one of the two; in none of the four figures */
+    double mean, median, p99, most; /* of KL(reference || this run), nat; NAN where no row is finite */
     size_t same_top;                /* rows whose likeliest id is the same */
     int prompts, first_same;        /* last rows: the first token an answer begins with */
     int missed;                     /* first tokens that differ although the reference's two best are more than 0.1 nat apart */

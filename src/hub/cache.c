@@ -188,8 +188,8 @@ static bool whole_shards(const char *snapshot, char *missing, size_t n) {
     char *path = file_join(snapshot, "model.safetensors.index.json");
     bool ok = path && file_read(path, INDEX_MOST, &text, NULL) == 0 && json_parse(text.data, text.len, &arena, &root, NULL) == 0;
     const struct json *map = ok ? json_get(root, "weight_map") : NULL;
-    if (!json_is(map, JSON_OBJECT)) note_missing(missing, n, "model.safetensors.index.json");
-    ok = json_is(map, JSON_OBJECT);
+    ok = json_is(map, JSON_OBJECT) && map->child;
+    if (!ok) note_missing(missing, n, "model.safetensors.index.json");
     const char *last = "";
     for (const struct json *shard = ok ? map->child : NULL; shard && ok; shard = shard->next) {
         ok = json_is(shard, JSON_STRING) && hub_path_ok(shard->string) && !memchr(shard->string.p, '/', shard->string.n);
@@ -240,8 +240,10 @@ int hub_cache_find(const struct hub_repo *r, char **dir, struct calla_error *err
 }
 
 bool hub_cache_name(const char *dir, char *name, size_t n) {
-    const char *mark = strstr(dir, "/snapshots/"), *start = mark;
+    const char *mark = NULL; /* the last: a folder above the cache may be called so too */
+    for (const char *at = dir; (at = strstr(at, "/snapshots/")) != NULL; at++) mark = at;
     if (!mark) return false;
+    const char *start = mark;
     while (start > dir && start[-1] != '/') start--;
     if (strncmp(start, "models--", 8) != 0) return false;
     const char *last = start + 8; /* models--org--name, or models--name of old repositories without one */

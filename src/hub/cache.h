@@ -3,11 +3,12 @@
  *   <cache>/models--org--name/blobs/<hash>                a file's bytes; <hash>.incomplete while they are fetched
  *                            /snapshots/<commit>/<path>   relative links into blobs
  *                            /refs/<revision>             the commit a branch or tag stood at
- *                            /calla/<commit>              ours: the files a pull was of, a line "<hash> <bytes> <path>" each
+ *                            /calla/<commit>              ours: the files a pull is of, a line "<hash> <bytes> <path>" each
  *          /.locks/models--org--name/<hash>.lock          held (flock) while a blob is fetched
  *
- * Invariants: a blob's name appears by rename, when all its bytes are written, hashed and flushed; a snapshot's link appears after its
- * blob; our own record last of all. Reading a repository writes nothing.
+ * Invariants: our own record is there before the first file, so that a snapshot is whole when all that it lists is there; a blob's name
+ * appears by rename, when all its bytes are written, hashed and flushed; a snapshot's link appears after its blob; a ref last of all.
+ * Reading a repository writes nothing.
  */
 #ifndef HUB_CACHE_H
 #define HUB_CACHE_H

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PATIENCE = 8, LONGEST_ASKED = 300 };
+enum { PATIENCE = 8 };
 #define PROGRESS (1u << 20)
 
 struct blob {
@@ -266,7 +266,9 @@ static int fetch_blob(struct blob *b, struct http *h, const char *url, struct ca
 static int blob_is_here(struct blob *b, bool *here, struct calla_error *err) {
     struct stat st;
     *here = stat(b->path, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size == b->file->size;
-    int code = 0, fd = *here && b->f->o->check ? open(b->path, O_RDONLY | O_CLOEXEC) : -1;
+    bool check = *here && b->f->o->check;
+    int code = 0, fd = check ? open(b->path, O_RDONLY | O_CLOEXEC) : -1;
+    if (check && fd < 0) code = err_set(err, CALLA_E_IO, "%s: cannot be read to be checked: %s", b->path, strerror(errno));
     if (fd >= 0) {
         hash_start(b);
         code = hash_present(b, fd, b->path, err);
@@ -289,7 +291,9 @@ uint64_t fetch_present(const struct hub_place *p, const struct hub_file *file) {
     uint64_t n = 0;
     for (int i = 0; i < 2 && !n; i++) {
         char *path = hub_place_blob(p, file->blob, i ? ".incomplete" : "");
-        if (path && stat(path, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= file->size) n = (uint64_t)st.st_size;
+        bool there = path && stat(path, &st) == 0 && S_ISREG(st.st_mode);
+        uint64_t size = there ? (uint64_t)st.st_size : 0;
+        if (i ? size <= file->size : size == file->size) n = size; /* a blob of another size is thrown away */
         mem_free(path);
     }
     return n;

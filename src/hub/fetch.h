@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 enum { FETCH_NOTES = 8, FETCH_NOTE = 480 };
+enum { LONGEST_ASKED = 300 }; /* seconds: a longer Retry-After ends the pull */
 
 /* What the threads of a pull share. */
 struct fetch {

@@ -177,6 +177,7 @@ int http_open(struct http **out, const struct hub_env *env, struct calla_error *
     curl_easy_setopt(c, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(c, CURLOPT_BUFFERSIZE, 512L << 10);
     if (env->ca_file) curl_easy_setopt(c, CURLOPT_CAINFO, env->ca_file);
+    curl_easy_setopt(c, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L); /* a proxy's own answer is not the hub's */
     curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
     curl_easy_setopt(c, CURLOPT_HEADERDATA, h);
     curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, on_body);

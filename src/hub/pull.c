@@ -186,9 +186,9 @@ static int fetch_repo(struct pull *p, struct calla_error *err) {
     if (!code) code = find_files(p, err);
     if (!code) code = check_space(p, err);
     if (!code) code = hub_place_make(&p->place, err);
+    if (!code) code = hub_place_record(&p->place, &p->list, err); /* first, so that a pull that ends early is known as such */
     if (!code) code = fetch_all(p, err);
     if (!code && !hub_is_commit(r->revision)) code = hub_place_set_ref(&p->place, r->revision, err);
-    if (!code) code = hub_place_record(&p->place, &p->list, err);
     http_close(p->http);
     return code;
 }

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #define LONGEST_PAUSE 30.0
-enum { TRIES = 5, LONGEST_ASKED = 300 };
+enum { TRIES = 5 };
 
 bool fetch_stopped(const struct fetch *f) { return atomic_load(&f->failed) || (f->o->stop && f->o->stop(f->o->ctx)); }
 

@@ -130,3 +130,5 @@ def test_errors(rc, words, said):
 def test_error_inside_an_arm_is_its_answer():
     said = calla_json("bench", "--quiet", "--arm", "turtle:4")
     assert said["code"] == 1 and said["error"].startswith("--arm turtle:4: context:N, sequences:N or bandwidth:N")
+    said = calla_json("bench", "--quiet", "--prompt", 262144, "--arm", "sequences:1048576")
+    assert said["code"] == 1 and "from 1 to 255" in said["error"]

@@ -61,6 +61,34 @@ def test_divergence_is_the_formula(evaluate, tmp_path):
     assert got["divergence"]["kl_max"] == pytest.approx(max(want), rel=1e-3, abs=1e-8)
 
 
+def with_a_nan(folder, row=8000):
+    """The mini model with a NaN among the parameters of one row of its head: that id's logit is one, everywhere."""
+    import struct
+
+    folder.mkdir()
+    for path in MINI.iterdir():
+        if path.name != "model.safetensors":
+            (folder / path.name).symlink_to(path)
+    data = bytearray((MINI / "model.safetensors").read_bytes())
+    (n,) = struct.unpack_from("<Q", data, 0)
+    tensor = json.loads(data[8:8 + n])["language_model.lm_head.biases"]
+    at = 8 + n + tensor["data_offsets"][0] + 2 * row * tensor["shape"][1]
+    data[at:at + 2] = b"\xc0\x7f"
+    (folder / "model.safetensors").write_bytes(data)
+    return folder
+
+
+def test_rows_that_are_not_finite_are_told(evaluate, text, tmp_path):
+    evaluate("--save", tmp_path / "good")
+    broken = with_a_nan(tmp_path / "broken")
+    options = ("eval", "--text", text, "--against", tmp_path / "good")
+    got = json.loads(calla(*options, "--json", model=broken), parse_constant=pytest.fail)["divergence"]
+    assert got["rows"] == got["not_finite"] == 20 and got["kl_mean"] is got["kl_median"] is got["kl_p99"] is got["kl_max"] is None
+    assert got["same_top"] == 1
+    assert "20 of 20 rows" in calla(*options, model=broken)
+    assert evaluate("--against", tmp_path / "good")["divergence"]["not_finite"] == 0
+
+
 def test_refused(evaluate, text, tmp_path):
     evaluate("--save", tmp_path / "good")
     good = (tmp_path / "good").read_bytes()

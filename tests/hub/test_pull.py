@@ -308,6 +308,20 @@ def test_refusals_are_said_clearly(world, where, status, code, rc, words):
     assert "trying again" not in world.err
 
 
+def test_a_pull_that_failed_is_not_whole(world):
+    """By a commit, so that no ref is wanted; all that a snapshot without a record must have is there."""
+    pinned = f"org/name@{COMMIT}"
+    world.hub.files["tokenizer.json"] = world.hub.files.pop("tokenizer.json")  # files are fetched as they are listed: this one last
+    world.hub.refuse = [("/tokenizer.json", 404, {"X-Error-Code": "EntryNotFound"}, b"")]
+    world.pull("--jobs=1", repo=pinned, rc=3)
+    assert (world.snapshot / "config.json").exists() and (world.snapshot / "model.safetensors").exists()
+    world.calla("info", "--model", pinned, rc=3)
+    assert "tokenizer.json" in world.err and f"`calla pull {pinned}` goes on" in world.err
+    world.pull(repo=pinned, rc=3, env={"HF_HUB_OFFLINE": "1"})
+    world.pull(repo=pinned)
+    world.check_whole(WANTED)
+
+
 def test_a_repository_that_is_not(world):
     world.pull(repo="org/other", rc=3)
     assert "org/other" in world.err and "no such repository" in world.err
@@ -422,7 +436,7 @@ def test_a_wrong_hash(world, name):
     assert name in world.err and "another hash" in world.err
     world.check_nothing_of(name)
     assert len(world.hub.asked(f"/resolve/{COMMIT}/{name}")) == 2 and not world.partial(name).exists()
-    assert not list((world.repo_dir / "refs").iterdir()) and not (world.repo_dir / "calla").exists()
+    assert not list((world.repo_dir / "refs").iterdir())
 
 
 def test_a_wrong_hash_once(world):
@@ -618,6 +632,15 @@ def test_check_finds_damage(world):
     assert world.err.count("damaged on disk") == 2
     world.check_whole(WANTED)
     world.pull("--check", rc=3, env={"HF_HUB_OFFLINE": "1"})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file: that one which cannot be read fails --check goes untested")
+def test_check_of_a_blob_that_cannot_be_read(world):
+    world.pull()
+    blob = world.repo_dir / "blobs" / world.hub.files["model.safetensors"].blob
+    blob.chmod(0)
+    world.pull("--check", rc=4)
+    assert str(blob) in world.err and "cannot be read" in world.err
 
 
 def test_a_blob_cut_short_is_fetched_anew(world):

@@ -164,13 +164,13 @@ static void *visitor(void *arg) {
     struct visitor *v = arg;
     struct timespec nap = {0, (long)(num_random(1, (uint64_t)v->number) % 3000000)};
     nanosleep(&nap, NULL);
-    if (v->quits) { /* comes, reads a few ids, and goes away in the middle */
+    if (v->quits) { /* comes, reads a few ids or none, and goes away in the middle */
         struct calla_params p = wish(v);
         p.max_tokens = 0;
         struct calla_request *r = must_submit(v->engine, &p);
         enum calla_step step;
         struct calla_token t;
-        for (int i = 0; i < v->number % 4; i++) calla_request_next(r, -1, &step, &t, NULL);
+        for (int i = 0; i < v->number / 4 % 4; i++) calla_request_next(r, -1, &step, &t, NULL);
         calla_request_free(r);
     }
     visit(v, &v->together, v->scores[1]);
@@ -207,8 +207,8 @@ static void alone_as_in_company(void **state) {
         calla_engine_stats(e, &s);
         nanosleep(&(struct timespec){0, 1000000}, NULL);
     }
-    /* a quitter that the system let sleep for long may find its answer complete */
-    assert_true(s.cancelled <= CROWD / 4);
+    /* a quitter that the system let sleep for long may find its answer complete; not so all of them, two of which read nothing */
+    assert_true(s.cancelled >= 1 && s.cancelled <= CROWD / 4);
     assert_int_equal(s.cancelled + s.completed, s.requests);
     assert_int_equal(s.failed, 0);
     close_engine(e);

@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "hub/cache.h"
+#include "hub/fetch.h"
 #include "unit/unit.h"
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +16,8 @@ static void names_of_snapshots(void **state) {
     assert_string_equal(name, "Name-4bit");
     assert_true(hub_cache_name("models--gpt2/snapshots/abc/", name, sizeof name));
     assert_string_equal(name, "gpt2");
+    assert_true(hub_cache_name("/x/snapshots/hub/models--org--Name-4bit/snapshots/" SHA1, name, sizeof name));
+    assert_string_equal(name, "Name-4bit");
     static const char *const none[] = {"",
                                        "models/mini",
                                        "/x/models--a--b",
@@ -64,6 +67,10 @@ static void whole(void **state) {
     write_file(snapshot, "model.safetensors.index.json", "{\"weight_map\":{\"a\":\"../config.json\"}}");
     assert_false(hub_place_whole(&place, missing, sizeof missing));
 
+    write_file(snapshot, "model.safetensors.index.json", "{\"weight_map\":{}}");
+    assert_false(hub_place_whole(&place, missing, sizeof missing));
+    assert_contains(missing, "index.json");
+
     /* a record of ours says more: every file, and its size */
     struct hub_file files[] = {{.path = "model-2.safetensors", .blob = SHA1, .size = 2}, {.path = "config.json", .blob = SHA1, .size = 2}};
     struct hub_listing list = {.files = files, .count = 2};
@@ -77,6 +84,13 @@ static void whole(void **state) {
     char *blob = hub_place_blob(&place, SHA1, "");
     assert_int_equal(file_write(blob, "zz", 2, NULL), 0);
     assert_true(hub_place_whole(&place, missing, sizeof missing));
+    assert_int_equal(fetch_present(&place, &files[0]), 2);
+    files[0].size = 3; /* a blob of another size will be fetched whole, a part of one only from where it ends */
+    assert_int_equal(fetch_present(&place, &files[0]), 0);
+    char *partial = hub_place_blob(&place, SHA1, ".incomplete");
+    assert_int_equal(file_write(partial, "z", 1, NULL), 0);
+    assert_int_equal(fetch_present(&place, &files[0]), 1);
+    mem_free(partial);
     mem_free(blob);
     mem_free(snapshot);
     hub_place_close(&place);
