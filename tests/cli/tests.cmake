@@ -8,3 +8,4 @@ foreach(test ${cli_tests})
 endforeach()
 set_tests_properties(cli/test_run_script cli/test_bench_scripts PROPERTIES LABELS nosan) # nothing of it is compiled
 set_tests_properties(cli/test_synth PROPERTIES LABELS "slow;nosan" RUN_SERIAL ON) # gigabytes
+set_tests_properties(cli/test_bench cli/test_ablate PROPERTIES LABELS nosan) # minutes of measuring, whose rooms other tests cover under a sanitizer
