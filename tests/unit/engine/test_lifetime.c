@@ -201,11 +201,21 @@ static void free_does_not_wait(void **state) {
     close_engine(e);
 }
 
+/* The shortest beginning of `prompt` of at least n ids after which the answer parts from it at once. After another one an abort can leave a
+ * decoded state on the prompt's own ids: it may serve the longer prompt, which then goes on from the step form. */
+static int parting(int n) {
+    int32_t first;
+    for (;; n++) {
+        fake_answer(prompt, n, &first, 1);
+        if (first != prompt[n]) return n;
+    }
+}
+
 static void a_hundred_aborts(void **state) {
     (void)state;
     struct calla_engine *e = open_engine(3, 200);
     for (int i = 0; i < 150; i++) {
-        struct calla_params p = ask(prompt, 1 + i * 6, 0);
+        struct calla_params p = ask(prompt, parting(1 + i * 6), 0);
         struct calla_request *r = must_submit(e, &p);
         enum calla_step step;
         struct calla_token t;
@@ -296,11 +306,12 @@ static void a_failed_step_ends_its_requests_only(void **state) {
         struct calla_request *r[3];
         for (int i = 0; i < 3; i++) r[i] = must_submit(e, &p);
         fake_await_pass(); /* holding one or two of them */
-        fake_let(1);
-        while (fake.arrived == fake.finished || fake.spans < 2) { /* until a pass of both stands at the gate */
-            fake_let(fake.spans < 2 && fake.arrived > fake.finished ? 1 : 0);
-            usleep(100);
-        }
+        do {               /* one pass at a time, until one of both stands at the gate */
+            int through = fake.finished;
+            fake_let(1);
+            while (fake.finished == through) usleep(100);
+            fake_await_pass();
+        } while (fake.spans < 2);
         if (way == 0) engine_fail_step(e, 2);
         if (way == 1) fake.fail_wait = true;
         if (way == 2) fake.fail_forward = true;
