@@ -8,7 +8,7 @@
 
 static int on_token(void *ctx, int choice, const struct calla_token *token) {
     const struct wire_walk *w = ctx;
-    return w->answer->wire->token(w->answer, choice, token);
+    return w->answer->wire->token ? w->answer->wire->token(w->answer, choice, token) : 0;
 }
 
 static int on_event(void *ctx, int choice, const struct calla_event *event) {

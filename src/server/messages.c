@@ -61,32 +61,32 @@ static int read_system(struct translation *t) {
 /* ---- blocks ---- */
 
 static int read_result(struct translation *t, const struct json *block, const char *path) {
-    const struct json *id = json_get(block, "tool_use_id");
     bool failed = false;
     char at[TRANSLATE_PATH];
     struct str text = {0};
-    translate_path(at, "%s.tool_use_id", path);
-    if (!json_is(id, JSON_STRING)) return translate_fail(t, at, "must be a string");
-    int rc = field_bool(block, path, "is_error", &failed, t->err);
+    struct slice id;
+    int rc = translate_string(t, block, path, "tool_use_id", &id);
+    if (rc == 0) rc = field_bool(block, path, "is_error", &failed, t->err);
     translate_path(at, "%s.content", path);
     if (rc == 0) rc = translate_text(t, json_get(block, "content"), at, text_part, COUNT(text_part), "\n", &text);
     if (rc == 0 && failed && text.len == 0) str_puts(&text, "error"); /* the template has no other place to say so */
-    if (rc == 0) translate_result(t, id->string, str_view(&text));
+    if (rc == 0) translate_result(t, id, str_view(&text));
     if (text.failed) t->out->failed = true;
     str_free(&text);
     return rc;
 }
 
 static int read_use(struct translation *t, const struct json *block, const char *path) {
-    const struct json *id = json_get(block, "id"), *name = json_get(block, "name"), *input = json_get(block, "input");
+    const struct json *name = json_get(block, "name"), *input = json_get(block, "input");
     char at[TRANSLATE_PATH];
-    translate_path(at, "%s.id", path);
-    if (!json_is(id, JSON_STRING)) return translate_fail(t, at, "must be a string");
+    struct slice id;
+    int rc = translate_string(t, block, path, "id", &id);
+    if (rc) return rc;
     translate_path(at, "%s.name", path);
     if (!json_is(name, JSON_STRING) || name->string.n == 0) return translate_fail(t, at, "must be a non-empty string");
     translate_path(at, "%s.input", path);
     if (!json_is(input, JSON_OBJECT)) return translate_fail(t, at, "must be an object");
-    translate_call(t, id->string, name->string, input->raw);
+    translate_call(t, id, name->string, input->raw);
     return 0;
 }
 
@@ -94,15 +94,6 @@ static int kind_of(struct translation *t, const struct json *block, const char *
     const struct json *type = json_get(block, "type");
     if (!json_is(block, JSON_OBJECT) || !json_is(type, JSON_STRING)) return translate_fail(t, path, "must be an object with a type");
     *kind = type->string;
-    return 0;
-}
-
-static int text_of(struct translation *t, const struct json *block, const char *path, const char *name, struct slice *out) {
-    const struct json *text = json_get(block, name);
-    char at[TRANSLATE_PATH];
-    translate_path(at, "%s.%s", path, name);
-    if (!json_is(text, JSON_STRING)) return translate_fail(t, at, "must be a string");
-    *out = text->string;
     return 0;
 }
 
@@ -118,7 +109,7 @@ static int read_user_block(struct translation *t, const struct json *block, cons
     int rc = kind_of(t, block, path, &kind);
     if (rc) return rc;
     if (slice_is(kind, "text")) {
-        if ((rc = text_of(t, block, path, "text", &text)) != 0) return rc;
+        if ((rc = translate_string(t, block, path, "text", &text)) != 0) return rc;
         str_slice(&spoken->texts, text);
         spoken->any = true;
         return 0;
@@ -134,11 +125,11 @@ static int read_assistant_block(struct translation *t, const struct json *block,
     if (rc) return rc;
     if (slice_is(kind, "tool_use")) return read_use(t, block, path);
     if (slice_is(kind, "text")) {
-        if ((rc = text_of(t, block, path, "text", &text)) == 0) translate_content(t, text);
+        if ((rc = translate_string(t, block, path, "text", &text)) == 0) translate_content(t, text);
         return rc;
     }
     if (slice_is(kind, "thinking")) {
-        if ((rc = text_of(t, block, path, "thinking", &text)) == 0) translate_reasoning(t, text);
+        if ((rc = translate_string(t, block, path, "thinking", &text)) == 0) translate_reasoning(t, text);
         return rc;
     }
     /* what only another vendor's server can read, or has run */

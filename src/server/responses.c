@@ -40,22 +40,13 @@ static int read_message(struct translation *t, const struct json *item, const ch
     return rc;
 }
 
-static int read_string(struct translation *t, const struct json *item, const char *path, const char *name, struct slice *out) {
-    const struct json *v = json_get(item, name);
-    char at[TRANSLATE_PATH];
-    translate_path(at, "%s.%s", path, name);
-    if (!json_is(v, JSON_STRING)) return translate_fail(t, at, "must be a string");
-    *out = v->string;
-    return 0;
-}
-
 static int read_call(struct translation *t, const struct json *item, const char *path) {
     struct slice id, name, arguments;
     struct json *parsed = NULL;
     char at[TRANSLATE_PATH];
-    int rc = read_string(t, item, path, "call_id", &id);
-    if (rc == 0) rc = read_string(t, item, path, "name", &name);
-    if (rc == 0) rc = read_string(t, item, path, "arguments", &arguments);
+    int rc = translate_string(t, item, path, "call_id", &id);
+    if (rc == 0) rc = translate_string(t, item, path, "name", &name);
+    if (rc == 0) rc = translate_string(t, item, path, "arguments", &arguments);
     if (rc) return rc;
     translate_path(at, "%s.name", path);
     if (name.n == 0) return translate_fail(t, at, "must not be empty");
@@ -73,7 +64,7 @@ static int read_result(struct translation *t, const struct json *item, const cha
     char at[TRANSLATE_PATH];
     struct str text = {0};
     struct slice id = {"", 0};
-    int rc = read_string(t, item, path, "call_id", &id);
+    int rc = translate_string(t, item, path, "call_id", &id);
     if (rc) return rc;
     translate_path(at, "%s.output", path);
     if (!field_get(item, "output")) return translate_fail(t, at, "is missing");

@@ -35,6 +35,15 @@ int translate_fail(struct translation *t, const char *path, const char *fmt, ...
     return err_param(t->err, CALLA_E_INVALID, path, "%s %s", path, what);
 }
 
+int translate_string(struct translation *t, const struct json *object, const char *path, const char *name, struct slice *out) {
+    const struct json *v = json_get(object, name);
+    char at[TRANSLATE_PATH];
+    translate_path(at, "%s.%s", path, name);
+    if (!json_is(v, JSON_STRING)) return translate_fail(t, at, "must be a string");
+    *out = v->string;
+    return 0;
+}
+
 int translate_refuse(struct translation *t, const char *path, struct slice type) {
     char at[TRANSLATE_PATH];
     translate_path(at, "%s.type", path);
@@ -154,11 +163,11 @@ static int add_part(struct translation *t, const struct json *part, const char *
     for (size_t i = 0; i < n_kinds; i++) {
         if (!slice_is(type->string, kinds[i].type)) continue;
         if (!kinds[i].field) return 0;
-        const struct json *text = json_get(part, kinds[i].field);
-        translate_path(at, "%s.%s", path, kinds[i].field);
-        if (!json_is(text, JSON_STRING)) return translate_fail(t, at, "must be a string");
+        struct slice text;
+        int rc = translate_string(t, part, path, kinds[i].field, &text);
+        if (rc) return rc;
         if (to->len) str_puts(to, between);
-        str_slice(to, text->string);
+        str_slice(to, text);
         return 0;
     }
     return translate_refuse(t, path, type->string);

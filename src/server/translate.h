@@ -56,7 +56,9 @@ int translate_text(struct translation *t, const struct json *content, const char
 #define TRANSLATE_PATH 80
 void translate_path(char *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int translate_fail(struct translation *t, const char *path, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* The same for a block or part of this type, which this model cannot read. */
+/* The string that `name` of object, which stands at path, must be. */
+int translate_string(struct translation *t, const struct json *object, const char *path, const char *name, struct slice *out);
+/* As translate_fail, for a block or part of this type, which this model cannot read. */
 int translate_refuse(struct translation *t, const char *path, struct slice type);
 
 /* The client's names for what an error of the chat request is about: the first that param begins with. Messages are not counted as the

@@ -20,6 +20,7 @@ struct wire {
     int (*read)(struct answer *a, struct slice body, struct calla_error *err);
     void (*rename)(struct calla_error *err);         /* puts this API's names into a chat request's error; NULL: they are the same */
     int (*start)(struct answer *a, struct str *out); /* once, before all else */
+    /* Where log probabilities were asked for; NULL: this API has none. */
     int (*token)(struct answer *a, int choice, const struct calla_token *token);
     int (*event)(struct answer *a, int choice, const struct calla_event *event, struct str *out);
     int (*finish)(struct answer *a, int choice, const char *reason, struct str *out);
@@ -28,6 +29,8 @@ struct wire {
     void (*body)(struct answer *a, struct str *out);                                   /* a plain answer */
     void (*free)(struct answer *a);                                                    /* a->own; NULL: there is none */
 };
+/* What such a function returns after appending to out (NULL: to nothing). */
+static inline int wire_check(const struct str *out) { return out && out->failed ? CALLA_E_MEMORY : 0; }
 extern const struct wire wire_chat, wire_text; /* wire_chat.c */
 extern const struct wire wire_responses, wire_messages;
 

@@ -22,8 +22,6 @@ struct state {
 /* Thinking blocks must carry a signature; nobody here checks one that comes back. */
 #define SIGNATURE "unsigned"
 
-static int check(const struct str *out) { return out->failed ? CALLA_E_MEMORY : 0; }
-
 static void begin(struct str *out, const char *type) { str_printf(out, "event: %s\ndata: {\"type\":\"%s\"", type, type); }
 
 static void end_event(struct str *out) { str_puts(out, "}\n\n"); }
@@ -94,7 +92,7 @@ static int close_block(struct state *s, struct str *out) {
     }
     s->kind = NONE;
     s->index++;
-    return check(out ? out : &s->content);
+    return wire_check(out ? out : &s->content);
 }
 
 /* e: of a TOOL, the call. */
@@ -117,7 +115,7 @@ static int open_block(struct state *s, enum kind kind, const struct calla_event 
         str_puts(to, out ? ",\"input\":{}}" : ",\"input\":");
     } else if (out) str_puts(out, blocks[kind]);
     if (out) end_event(out);
-    return check(to);
+    return wire_check(to);
 }
 
 static int add(struct state *s, const struct calla_event *e, struct str *out) {
@@ -125,13 +123,13 @@ static int add(struct state *s, const struct calla_event *e, struct str *out) {
     static const char *const fields[] = {"", "thinking", "text", "partial_json"};
     if (!out) {
         str_append(&s->text, e->text, e->n);
-        return check(&s->text);
+        return wire_check(&s->text);
     }
     begin_delta(s, types[s->kind], fields[s->kind], out);
     json_write_string(out, e->text, e->n);
     str_putc(out, '}');
     end_event(out);
-    return check(out);
+    return wire_check(out);
 }
 
 /* ---- the wire ---- */
@@ -148,14 +146,7 @@ static int start(struct answer *a, struct str *out) {
     str_puts(out, ",\"message\":");
     write_message(a, out);
     end_event(out);
-    return check(out);
-}
-
-static int on_token(struct answer *a, int choice, const struct calla_token *token) {
-    (void)a;
-    (void)choice;
-    (void)token;
-    return 0; /* this API has no log probabilities */
+    return wire_check(out);
 }
 
 static int on_event(struct answer *a, int choice, const struct calla_event *e, struct str *out) {
@@ -173,7 +164,7 @@ static int on_event(struct answer *a, int choice, const struct calla_event *e, s
     case CALLA_EVENT_STOP:
         s->stopped = true;
         str_append(&s->stop, e->text, e->n);
-        return check(&s->stop);
+        return wire_check(&s->stop);
     }
     return 0;
 }
@@ -233,7 +224,6 @@ const struct wire wire_messages = {.id_prefix = "msg_",
                                    .read = read,
                                    .rename = messages_error,
                                    .start = start,
-                                   .token = on_token,
                                    .event = on_event,
                                    .finish = on_finish,
                                    .end = end,

@@ -21,8 +21,6 @@ struct state {
     bool incomplete;
 };
 
-static int check(const struct str *out) { return out && out->failed ? CALLA_E_MEMORY : 0; }
-
 static void write_str(struct str *out, const struct str *s) { json_write_string(out, s->data ? s->data : "", s->len); }
 
 /* ---- the response object ---- */
@@ -178,7 +176,7 @@ static int close_item(struct state *s, const char *status, struct str *out) {
     write_item(s, status, &s->output);
     s->kind = NONE;
     s->index++;
-    return s->output.failed || s->text.failed || s->name.failed ? CALLA_E_MEMORY : check(out);
+    return s->output.failed || s->text.failed || s->name.failed ? CALLA_E_MEMORY : wire_check(out);
 }
 
 static int open_item(struct state *s, enum kind kind, struct str *out) {
@@ -191,7 +189,7 @@ static int open_item(struct state *s, enum kind kind, struct str *out) {
     if (kind == CALL) return 0; /* not before its name is known */
     item_event(s, "output_item.added", "in_progress", out);
     part_event(s, false, out);
-    return check(out);
+    return wire_check(out);
 }
 
 static int open_call(struct state *s, const struct calla_event *e, struct str *out) {
@@ -203,7 +201,7 @@ static int open_call(struct state *s, const struct calla_event *e, struct str *o
     str_clear(&s->name);
     str_append(&s->name, e->text, e->n);
     item_event(s, "output_item.added", "in_progress", out);
-    return s->name.failed ? CALLA_E_MEMORY : check(out);
+    return s->name.failed ? CALLA_E_MEMORY : wire_check(out);
 }
 
 static int add_text(struct state *s, enum kind kind, const struct calla_event *e, struct str *out) {
@@ -211,7 +209,7 @@ static int add_text(struct state *s, enum kind kind, const struct calla_event *e
     if (rc) return rc;
     str_append(&s->text, e->text, e->n);
     text_event(s, false, e->text, e->n, out);
-    return s->text.failed ? CALLA_E_MEMORY : check(out);
+    return s->text.failed ? CALLA_E_MEMORY : wire_check(out);
 }
 
 /* ---- the wire ---- */
@@ -225,14 +223,7 @@ static int read(struct answer *a, struct slice body, struct calla_error *err) {
 static int start(struct answer *a, struct str *out) {
     response_event(a, "created", "in_progress", NULL, out);
     response_event(a, "in_progress", "in_progress", NULL, out);
-    return check(out);
-}
-
-static int on_token(struct answer *a, int choice, const struct calla_token *token) {
-    (void)a;
-    (void)choice;
-    (void)token;
-    return 0; /* log probabilities are refused */
+    return wire_check(out);
 }
 
 static int on_event(struct answer *a, int choice, const struct calla_event *e, struct str *out) {
@@ -292,7 +283,6 @@ const struct wire wire_responses = {.id_prefix = "resp_",
                                     .read = read,
                                     .rename = responses_error,
                                     .start = start,
-                                    .token = on_token,
                                     .event = on_event,
                                     .finish = on_finish,
                                     .end = end,
