@@ -52,6 +52,8 @@ struct bench_launch {
 int bench_launch_from(struct bench_launch *out, const char *command, int argc, char **argv, struct calla_error *err);
 /* Start the command again with `--arm name` before its own options, and read what it tells. */
 int bench_spawn(const struct bench_launch *launch, const char *name, double values[BENCH_FIELDS], struct calla_error *err);
+/* What is measured, without opening it. */
+int bench_describe(const struct bench_settings *settings, struct calla_model_info *out, struct calla_error *err);
 /* The child's part: the values, or with a code the error, as one line on standard output. */
 int bench_tell(int code, const double values[BENCH_FIELDS], struct calla_error *err);
 
@@ -88,6 +90,8 @@ void bench_head_json(const struct bench_report *report, struct str *out);
 void bench_head_table(const struct bench_report *report, struct str *out);
 void bench_print_json(const struct bench_report *report, struct str *out);
 void bench_print_table(const struct bench_report *report, struct str *out);
+/* A report to standard output, and free it. */
+int bench_put(struct str *out, struct calla_error *err);
 /* A report that --json wrote, as a tree in `arena` over `text`. */
 int bench_read_report(const char *path, struct str *text, struct arena *arena, struct json **out, struct calla_error *err);
 

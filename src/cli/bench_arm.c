@@ -34,6 +34,16 @@ int bench_read_sizes(const char *option, const char *text, int most, struct benc
     }
 }
 
+int bench_describe(const struct bench_settings *s, struct calla_model_info *out, struct calla_error *err) {
+    struct common common = s->common;
+    struct calla_options o;
+    common.max_seq = 64; /* every arm plans its own */
+    common.cache_bytes = 0;
+    common.cache_dir = NULL;
+    session_engine_options(&common, s->dir, 1, &o);
+    return calla_inspect(&o, out, err);
+}
+
 /* ---- the child ---- */
 int bench_tell(int code, const double values[BENCH_FIELDS], struct calla_error *err) {
     struct str out = {0};

@@ -38,6 +38,13 @@ static double bandwidth_share(const struct bench_report *r, const struct bench_r
     return bench_bytes_per_token(r, row->arm.size).total * bench_spread_of(row, 1).median / r->bandwidth;
 }
 
+int bench_put(struct str *out, struct calla_error *err) {
+    int code = out->failed ? err_set(err, CALLA_E_MEMORY, "out of memory") : 0;
+    if (!code) fputs(out->data, stdout);
+    str_free(out);
+    return code;
+}
+
 /* ---- an earlier report ---- */
 int bench_read_report(const char *path, struct str *text, struct arena *arena, struct json **out, struct calla_error *err) {
     int code = read_input(path, text, err);

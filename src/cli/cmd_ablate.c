@@ -187,22 +187,14 @@ static int run_all(struct table *t, const struct bench_launch *launch, bool quie
     if (!code) {
         if (json) print_json(t, &out);
         else print_table(t, &out);
-        if (out.failed) code = err_set(err, CALLA_E_MEMORY, "out of memory");
-        else fputs(out.data, stdout);
+        code = bench_put(&out, err);
     }
-    str_free(&out);
     mem_free(r->rows);
     return code;
 }
 
 static int describe(const struct bench_settings *s, struct calla_model_info *info, struct calla_error *err) {
-    struct common common = s->common;
-    struct calla_options o;
-    common.max_seq = 64; /* every arm plans its own */
-    common.cache_bytes = 0;
-    common.cache_dir = NULL;
-    session_engine_options(&common, s->dir, 1, &o);
-    int code = calla_inspect(&o, info, err);
+    int code = bench_describe(s, info, err);
     if (!code && strcmp(info->backend, "cpu"))
         code = err_set(err, CALLA_E_UNSUPPORTED, "the %s back end has no choices to switch off; use --backend cpu", info->backend);
     return code;

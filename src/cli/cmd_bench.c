@@ -91,16 +91,6 @@ static int choose(struct choice *c, const struct bench_settings *s, const struct
     return 0;
 }
 
-static int describe(const struct bench_settings *s, struct calla_model_info *info, struct calla_error *err) {
-    struct common common = s->common;
-    struct calla_options o;
-    common.max_seq = 64; /* every arm plans its own */
-    common.cache_bytes = 0;
-    common.cache_dir = NULL;
-    session_engine_options(&common, s->dir, 1, &o);
-    return calla_inspect(&o, info, err);
-}
-
 static int run_all(struct bench_report *r, struct choice *c, const struct bench_launch *launch, bool quiet, bool json,
                    struct calla_error *err) {
     struct str out = {0};
@@ -114,10 +104,8 @@ static int run_all(struct bench_report *r, struct choice *c, const struct bench_
     if (!code) {
         if (json) bench_print_json(r, &out);
         else bench_print_table(r, &out);
-        if (out.failed) code = err_set(err, CALLA_E_MEMORY, "out of memory");
-        else fputs(out.data, stdout);
+        code = bench_put(&out, err);
     }
-    str_free(&out);
     mem_free(r->rows);
     return code;
 }
@@ -161,7 +149,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     if (!code && arm) code = run_arm(&s, arm, err);
     else if (!code) {
         r.info = &info;
-        code = describe(&s, &info, err);
+        code = bench_describe(&s, &info, err);
         if (!code) code = choose(&c, &s, &info, err);
         if (!code && r.earlier_path) code = bench_read_report(r.earlier_path, &earlier, &arena, &tree, err);
         r.earlier = tree;
