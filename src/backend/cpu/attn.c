@@ -293,6 +293,15 @@ static void answer(const struct task *t, const struct job *job, const struct wor
     }
 }
 
+/* Join what the queries gathered over one segment (acc [queries][ld]) to their totals. */
+static void join_segment(const struct task *t, size_t queries, const float *max, const float *sum, const float *acc,
+                         const struct worker *w) {
+    const int dim = t->c->dims.head_dim;
+    const size_t ld = (size_t)MIX_LD(dim);
+    for (size_t i = 0; i < queries; i++)
+        ws_of(t)->k->join(dim, max[i], sum[i], acc + i * ld, w->total_max + i, w->total_sum + i, w->total + i * ld);
+}
+
 /* Phase two for a range of jobs. */
 static void run_jobs(void *ctx, int begin, int end, int worker) {
     const struct task *t = ctx;
@@ -316,8 +325,7 @@ static void run_jobs(void *ctx, int begin, int end, int worker) {
         start(w.total_max, w.total_sum, w.total, (int)queries, (int)ld);
         for (int s = 0; s < job->segments; s++) {
             run_segment(t, job, s, &w);
-            for (size_t i = 0; i < queries; i++)
-                ws->k->join(d->head_dim, w.max[i], w.sum[i], w.acc + i * ld, w.total_max + i, w.total_sum + i, w.total + i * ld);
+            join_segment(t, queries, w.max, w.sum, w.acc, &w);
         }
         answer(t, job, &w);
     }
@@ -337,11 +345,8 @@ static void join_jobs(void *ctx, int begin, int end, int worker) {
         const size_t queries = (size_t)(ws->tiles[job->tile].rows * t->group);
         start(w.total_max, w.total_sum, w.total, (int)queries, (int)ld);
         for (size_t s = 0; s < (size_t)job->segments; s++) {
-            for (size_t i = 0; i < queries; i++) {
-                const size_t slot = (size_t)job->slot + s * queries + i;
-                ws->k->join(d->head_dim, ws->part_max[slot], ws->part_sum[slot], ws->part + slot * ld, w.total_max + i, w.total_sum + i,
-                            w.total + i * ld);
-            }
+            const size_t slot = (size_t)job->slot + s * queries;
+            join_segment(t, queries, ws->part_max + slot, ws->part_sum + slot, ws->part + slot * ld, &w);
         }
         answer(t, job, &w);
     }
