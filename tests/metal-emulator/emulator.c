@@ -9,14 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-#ifndef MAP_NORESERVE
-#define MAP_NORESERVE 0
-#endif
-#ifndef MAP_ANONYMOUS
-#define MAP_ANONYMOUS MAP_ANON
-#endif
 
 enum { STACK = 128 * 1024, KERNELS = 256, TABLES = 64, BARRIER = -1 };
 enum state { READY, AT_SIMD, AT_BARRIER, ENDED };

@@ -8,14 +8,6 @@
 #include "private.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-
-#ifndef MAP_NORESERVE
-#define MAP_NORESERVE 0
-#endif
-#ifndef MAP_ANONYMOUS
-#define MAP_ANONYMOUS MAP_ANON
-#endif
 
 enum { GAP = 64, ARRAYS = 64, POISON = 0xff };
 enum { DEVICE, THREADGROUP };

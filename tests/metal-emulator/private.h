@@ -4,6 +4,14 @@
 #include "emulator.h"
 #include "fibre.h"
 #include <stdbool.h>
+#include <sys/mman.h>
+
+#ifndef MAP_NORESERVE
+#define MAP_NORESERVE 0
+#endif
+#ifndef MAP_ANONYMOUS
+#define MAP_ANONYMOUS MAP_ANON
+#endif
 
 /* Whose access it is: the running thread and how many barriers it has passed. Space 0 is device memory, 1 threadgroup memory. */
 struct emu_now {
