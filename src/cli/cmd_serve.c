@@ -77,7 +77,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     if (code) return code;
     if (n_rest) return err_set(err, CALLA_E_USAGE, "%s: serve takes options only", rest[0]);
     if (pipe(wake)) return err_set(err, CALLA_E_IO, "no pipe for signals");
-    struct sigaction action = {.sa_handler = on_signal};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
 

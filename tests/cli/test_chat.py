@@ -160,14 +160,36 @@ def test_ctrl_c_stops_the_answer_only(chat, tmp_path):
     assert t.end() == 0
 
 
+def test_ctrl_c_at_any_moment_keeps_the_program(chat):
+    """Between the line and its answer, in a write, at the prompt: wherever it strikes, the next line is read and answered."""
+    for i in range(40):
+        t = chat("--temperature", "100", "--seed", "3", "--max-seq", "100000")
+        t.type("What is 34 + 58?")
+        t.wait("\n")
+        time.sleep(i % 8 / 2000)
+        os.write(t.fd, b"\x03")
+        try:
+            t.wait("\n> ", 2)
+        except AssertionError:  # the key came before the terminal knew it as a signal: press it again
+            os.write(t.fd, b"\x03")
+            t.wait("\n> ")
+        t.type("/help")
+        t.wait("/reset")
+        os.kill(t.pid, signal.SIGKILL)
+        os.waitpid(t.pid, 0)
+        os.close(t.fd)
+
+
 def test_ctrl_c_before_any_answer_takes_the_turn_back(chat, tmp_path):
     """While it thinks there is no answer yet: an interrupted turn leaves nothing behind."""
     t = chat("--temperature", "100", "--seed", "3", "--max-seq", "100000")
     for _ in range(20):  # until one is caught in its thoughts
         t.type("What is 34 + 58?")
         t.wait("\n")
+        while len(t.said) == t.at:  # a key before the first thought may still be read by the line editor
+            t.read()
         os.write(t.fd, b"\x03")
-        if "taken back" in t.wait("\n> "):
+        if "[stopped] [no answer: your turn is taken back]" in t.wait("\n> "):
             break
         t.ask("/reset")
     else:
