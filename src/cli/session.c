@@ -190,7 +190,8 @@ static void on_interrupt(int sig) {
     session_interrupted = 1;
 }
 void session_catch_interrupt(void) {
-    struct sigaction a = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}; /* a write goes on; the prompt waits in poll, which returns */
+    struct sigaction a = {.sa_handler = on_interrupt,
+                          .sa_flags = SA_RESTART}; /* a write goes on; the prompt waits in poll, which returns */
     sigaction(SIGINT, &a, NULL);
 }
 
