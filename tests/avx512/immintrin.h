@@ -1,12 +1,16 @@
-/* tests/avx512/immintrin.h - the AVX-512 intrinsics that kernels_avx512.c uses, made of AVX2 ones.
+/* tests/avx512/immintrin.h - the intrinsics of AVX-512 that kernels_avx512.c uses, and that of AVX-VNNI, made of AVX2 ones.
  *
  * It stands in for the compiler's header (this folder comes first in the include path) so that the logic of those kernels is tested on
- * processors without AVX-512. It says nothing about their speed, nor about the instructions themselves.
+ * processors without them. It says nothing about their speed, nor about the instructions themselves.
  */
 #ifndef TESTS_AVX512_IMMINTRIN_H
 #define TESTS_AVX512_IMMINTRIN_H
 #include_next <immintrin.h>
-#define __AVX512VNNI__ 1 /* after the real header, which would take it at its word */
+#ifdef EMULATED_AVXVNNI /* after the real header, which would take it at its word */
+#define __AVXVNNI__ 1
+#else
+#define __AVX512VNNI__ 1
+#endif
 
 typedef struct {
     __m256i h[2];
@@ -25,7 +29,9 @@ static inline __m256i emulated_dpbusd(__m256i sum, __m256i u, __m256i s) {
     return _mm256_add_epi32(sum, _mm256_permute4x64_epi64(_mm256_hadd_epi32(low, high), 0xD8));
 }
 #undef _mm256_dpbusd_epi32
-#define _mm256_dpbusd_epi32 emulated_dpbusd
+#undef _mm256_dpbusd_avx_epi32
+#define _mm256_dpbusd_epi32     emulated_dpbusd
+#define _mm256_dpbusd_avx_epi32 emulated_dpbusd
 
 #define EMULATED(type, name, parameters, of_half)                                                                                          \
     static inline type emulated_##name parameters {                                                                                        \

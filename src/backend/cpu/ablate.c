@@ -7,12 +7,14 @@
 enum { PART = 4096 }; /* columns made float32 at a time: within the first cache */
 
 const struct cpu_kernels *cpu_kernels_unfetched_avx2(void);
+const struct cpu_kernels *cpu_kernels_unfetched_avxvnni(void);
 const struct cpu_kernels *cpu_kernels_unfetched_avx512(void);
 const struct cpu_kernels *cpu_kernels_unfetched_neon(void);
 
 const struct cpu_kernels *cpu_kernels_unfetched(const struct cpu_kernels *k) {
 #if defined(__x86_64__)
     if (!strcmp(k->name, "avx2")) return cpu_kernels_unfetched_avx2();
+    if (!strcmp(k->name, "avx2-vnni")) return cpu_kernels_unfetched_avxvnni();
     if (!strcmp(k->name, "avx512")) return cpu_kernels_unfetched_avx512();
 #elif defined(__aarch64__)
     if (!strcmp(k->name, "neon")) return cpu_kernels_unfetched_neon();

@@ -2,6 +2,9 @@
  * runs. */
 #include "backend/cpu/cpu.h"
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #if defined(__linux__) && defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
@@ -11,6 +14,12 @@
 
 #if defined(__x86_64__)
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+/* Leaf 7.1 of the processor's own report, bit 4 of EAX; not every compiler of ours knows its name. */
+static bool has_avxvnni(void) {
+    unsigned most = 0, a = 0, b, c, d;
+    if (!has_avx2() || !__get_cpuid_count(7, 0, &most, &b, &c, &d) || most < 1) return false; /* has_avx2: the system keeps the vectors */
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1;
+}
 static bool has_avx512(void) {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
@@ -34,6 +43,7 @@ int cpu_isa_list(const struct cpu_kernels *out[CPU_ISAS]) {
     out[n++] = cpu_kernels_portable();
 #if defined(__x86_64__)
     if (has_avx2()) out[n++] = cpu_kernels_avx2();
+    if (has_avxvnni()) out[n++] = cpu_kernels_avxvnni();
     if (has_avx512()) out[n++] = cpu_kernels_avx512();
 #elif defined(__aarch64__)
     if (has_dotprod()) out[n++] = cpu_kernels_neon();

@@ -1,4 +1,4 @@
-/* backend/cpu/kernels_avx2.c - the inner kernels for AVX2 and FMA.
+/* backend/cpu/kernels_avx2.c - the inner kernels for AVX2 and FMA; with VNNI where kernels_avxvnni.c compiles it.
  *
  * Many rows go by tiles: 16 weight rows are turned once into vectors that hold four codes of each of eight rows, and meet four activation
  * bytes broadcast. The eight float lanes of a product (cpu.h) then live in memory, because the elements of a vector are weight rows. A tile
@@ -46,24 +46,30 @@ static void load_tile(struct tile *t, const struct weight_rows *w, int o, int g0
     }
 }
 
-/* One group of the tile times `rows` (a constant, at most STEP) activation rows. Eight products of 16 bits add up to at
- * most 8*2*15*127, which fits. */
+#ifdef DPBUSD /* 32-bit sums of a whole group */
+enum { PARTS = 1 };
+#define ADD_PRODUCTS(sum, u, s) DPBUSD(sum, u, s)
+#else /* 16-bit sums, which hold half a group: at most 8*2*15*127 */
+enum { PARTS = 2 };
+#define ADD_PRODUCTS(sum, u, s) _mm256_add_epi16(sum, _mm256_maddubs_epi16(u, s))
+#endif
+
+/* One group of the tile times `rows` (a constant, at most STEP) activation rows. */
 static inline __attribute__((always_inline)) void tile_group(const struct tile *t, int k, const struct act_row *x, int g, int rows,
                                                              struct lanes *lanes) {
-    const __m256i ones = _mm256_set1_epi16(1);
     __m256i dot[STEP][HALVES];
     UNROLL
-    for (int half = 0; half < 2; half++) {
+    for (int part = 0; part < PARTS; part++) {
         __m256i sum[STEP][HALVES];
         UNROLL
-        for (int j = 0; j < 8; j++) {
+        for (int i = 0; i < 16 / PARTS; i++) {
+            int at = part * 16 / PARTS + i;
             UNROLL
             for (int r = 0; r < rows; r++) {
-                __m256i q = _mm256_set1_epi32((int)num_load32(x[r].q + (size_t)g * GROUP + half * 32 + j * 4));
+                __m256i q = _mm256_set1_epi32((int)num_load32(x[r].q + (size_t)g * GROUP + at * 4));
                 UNROLL
                 for (int h = 0; h < HALVES; h++) {
-                    __m256i p = _mm256_maddubs_epi16(t->code[k][half][j][h], q);
-                    sum[r][h] = j ? _mm256_add_epi16(sum[r][h], p) : p;
+                    sum[r][h] = ADD_PRODUCTS(i ? sum[r][h] : _mm256_setzero_si256(), t->code[k][at / 8][at % 8][h], q);
                     IN_ORDER(sum[r][h]);
                 }
             }
@@ -71,10 +77,7 @@ static inline __attribute__((always_inline)) void tile_group(const struct tile *
         UNROLL
         for (int r = 0; r < rows; r++) {
             UNROLL
-            for (int h = 0; h < HALVES; h++) {
-                __m256i s = _mm256_madd_epi16(sum[r][h], ones);
-                dot[r][h] = half ? _mm256_add_epi32(dot[r][h], s) : s;
-            }
+            for (int h = 0; h < HALVES; h++) dot[r][h] = part ? _mm256_add_epi32(dot[r][h], WIDEN(sum[r][h])) : WIDEN(sum[r][h]);
         }
     }
     UNROLL
@@ -136,9 +139,13 @@ static void mul4_q8(const struct weight_rows *w, int outs, const struct act_row 
     for (int r = 0; r < rows; r++) along_rows(w, tiled, outs, x + r, y + (size_t)r * ld);
 }
 
-const struct cpu_kernels *cpu_kernels_avx2(void) {
+#ifndef CPU_TABLE
+#define CPU_TABLE cpu_kernels_avx2
+#define CPU_NAME  "avx2"
+#endif
+const struct cpu_kernels *CPU_TABLE(void) {
     static const struct cpu_kernels table = {
-        .name = "avx2",
+        .name = CPU_NAME,
         .mul4_q8 = mul4_q8,
         .mul4_f32 = mul4_f32,
         .mul8_f32 = mul8_f32,

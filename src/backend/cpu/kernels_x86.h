@@ -1,5 +1,5 @@
-/* backend/cpu/kernels_x86.h - what the AVX2 and the AVX-512 kernels share, compiled once for each: products along a weight row, float32
- * products, quantisation, float vectors, and the turning of small blocks for the tiles.
+/* backend/cpu/kernels_x86.h - what the AVX2 (with and without VNNI) and the AVX-512 kernels share, compiled once for each: products along a
+ * weight row, float32 products, quantisation, float vectors, and the turning of small blocks for the tiles.
  *
  * Along a row: eight groups at a time, each reduced to one integer, the eight integers being the eight float lanes of cpu.h's order.
  */
@@ -52,13 +52,20 @@ static inline __m256 float_load(const float *p, int n) {
 
 /* ---- 4-bit codes, int8 rows: along a row ---- */
 
-#ifdef __AVX512VNNI__
+/* DPBUSD: four unsigned bytes times four signed ones, added to 32 bits. Two instructions do it, alike but for their encoding. */
+#if defined(__AVX512VNNI__)
+#define DPBUSD _mm256_dpbusd_epi32
+#elif defined(__AVXVNNI__)
+#define DPBUSD _mm256_dpbusd_avx_epi32
+#endif
+
+#ifdef DPBUSD
 /* Sums of eight products each: eight 32-bit numbers. */
 static inline __m256i group_products(const uint8_t *codes, const int8_t *q) {
     const __m256i mask = _mm256_set1_epi8(15);
     __m256i c = _mm256_loadu_si256((const __m256i *)codes);
-    __m256i sum = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_and_si256(c, mask), _mm256_loadu_si256((const __m256i *)q));
-    return _mm256_dpbusd_epi32(sum, _mm256_and_si256(_mm256_srli_epi16(c, 4), mask), _mm256_loadu_si256((const __m256i *)(q + 32)));
+    __m256i sum = DPBUSD(_mm256_setzero_si256(), _mm256_and_si256(c, mask), _mm256_loadu_si256((const __m256i *)q));
+    return DPBUSD(sum, _mm256_and_si256(_mm256_srli_epi16(c, 4), mask), _mm256_loadu_si256((const __m256i *)(q + 32)));
 }
 #define ADD_PARTS _mm256_add_epi32
 #define WIDEN(v)  (v)

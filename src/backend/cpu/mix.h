@@ -84,6 +84,6 @@ struct mix_kernels {
     /* gate = silu(gate) * up, n of each, plain rows. */
     void (*swiglu)(int n, float *gate, const float *up);
 };
-/* By the name of a cpu_kernels table; unknown names get the portable one. */
+/* By the name of a cpu_kernels table, of which only what stands before a '-' counts; unknown names get the portable one. */
 const struct mix_kernels *mix_kernels(const char *name);
 #endif

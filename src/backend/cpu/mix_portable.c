@@ -14,7 +14,8 @@ static const struct mix_kernels *const tables[] = {&mix_portable};
 #endif
 
 const struct mix_kernels *mix_kernels(const char *name) {
+    size_t n = strcspn(name, "-");
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (!strcmp(tables[i]->name, name)) return tables[i];
+        if (strlen(tables[i]->name) == n && !memcmp(tables[i]->name, name, n)) return tables[i];
     return &mix_portable;
 }

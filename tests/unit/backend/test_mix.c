@@ -264,7 +264,7 @@ int main(void) {
     isas = cpu_isa_list(found);
     for (int i = 0; i < isas; i++) {
         list[i] = mix_kernels(found[i]->name);
-        if (strcmp(list[i]->name, found[i]->name)) {
+        if (strncmp(list[i]->name, found[i]->name, strcspn(found[i]->name, "-"))) {
             printf("no mixer kernels for %s\n", found[i]->name);
             return 1;
         }
