@@ -1,12 +1,12 @@
-/* gemv4, gemv8, gemm4, emulated, against the cpu back end: outputs that fill no tile, odd row counts, inner dimensions that fill no step of
- * the lanes; a row alone and in company. */
+/* gemv4, gemv8, gemm4, gemm8, emulated, against the cpu back end: outputs that fill no tile, odd row counts, inner dimensions that fill no
+ * step of the lanes; a row alone and in company. */
 #include "emulated.h"
 
 enum { MOST = 70 };
 
 static void product(const char *kernel, const struct affine *a, const float *x, int rows, float *y, int order) {
     const struct metal_linear_args args = {a->in, a->out, rows};
-    const bool many = strcmp(kernel, "gemm4") == 0;
+    const bool many = strncmp(kernel, "gemm", 4) == 0;
     emu_begin((enum emu_order)order, (uint64_t)rows);
     bind_weight(0, a);
     emu_bind(3, x, (size_t)rows * (size_t)a->in * sizeof *x);
@@ -50,14 +50,20 @@ static void gemv8_emulated(void **state) {
     (void)state;
     shapes("gemv8", 8, few, COUNT(few));
 }
+static const int many[][3] = {{1, 1, 64}, {31, 33, 64}, {32, 32, 128}, {33, 31, 192}, {MOST, 77, 64}};
+
 static void gemm4_emulated(void **state) {
-    static const int many[][3] = {{1, 1, 64}, {31, 33, 64}, {32, 32, 128}, {33, 31, 192}, {MOST, 77, 64}};
     (void)state;
     shapes("gemm4", 4, many, COUNT(many));
 }
 
+static void gemm8_emulated(void **state) {
+    (void)state;
+    shapes("gemm8", 8, many, COUNT(many));
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gemv4_emulated), cmocka_unit_test(gemv8_emulated),
-                                       cmocka_unit_test(gemm4_emulated)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gemv4_emulated), cmocka_unit_test(gemv8_emulated), cmocka_unit_test(gemm4_emulated),
+                                       cmocka_unit_test(gemm8_emulated)};
     return RUN(tests);
 }

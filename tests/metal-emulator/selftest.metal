@@ -1,7 +1,11 @@
 // tests/metal-emulator/selftest.metal - kernels whose results Metal's specification gives, and faulty twins that the emulator must catch.
 #include <metal_stdlib>
 #include <metal_simdgroup_matrix>
+#include <metal_tensor>
+
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
 using namespace metal;
+using namespace mpp::tensor_ops;
 
 struct self_args {
     uint n, fault;
@@ -123,4 +127,36 @@ kernel void large(device float *y [[buffer(0)]], uint i [[thread_index_in_thread
     first[i] = 0.0f;
     second[i] = 1.0f;
     y[i] = second[i];
+}
+
+// c [20][11] = a [20][16] b [16][11] by tiles of 32 by 16, a through threadgroup memory; two simdgroups
+kernel void tensors(device const float *a [[buffer(0)]], device float *b [[buffer(1)]], device float *c [[buffer(2)]],
+                    constant self_args &args [[buffer(3)]], uint i [[thread_index_in_threadgroup]],
+                    uint simd [[simdgroup_index_in_threadgroup]]) {
+    TG_ARRAY(float, left, 20 * 16);
+    for (uint at = i; at < 20 * 16; at += 64) left[at] = a[at];
+    if (args.fault != 1) threadgroup_barrier(mem_flags::mem_threadgroup);
+    using memory = tensor<device float, dextents<int32_t, 2>, tensor_inline>;
+    using tile = tensor<threadgroup float, dextents<int32_t, 2>, tensor_inline>;
+    constexpr auto descriptor = matmul2d_descriptor(32, 16, 16, false, false, false, matmul2d_descriptor::mode::multiply);
+    matmul2d<descriptor, execution_simdgroups<2>> product;
+    tile whole = tile(left, dextents<int32_t, 2>(16, 20));
+    auto right = memory(b, dextents<int32_t, 2>(11, 16)).slice(0, 0);
+    auto target = memory(c, dextents<int32_t, 2>(11, 20));
+    auto x = whole.slice(args.fault == 2 ? 4 : 0, 0);
+    auto sum = product.get_destination_cooperative_tensor<tile, memory, float>();
+    if (args.fault == 3) {
+        constexpr auto accumulates = matmul2d_descriptor(32, 16, 16, false, false, false, matmul2d_descriptor::mode::multiply_accumulate);
+        matmul2d<accumulates, execution_simdgroups<4>> wide;
+        auto other = wide.get_destination_cooperative_tensor<tile, memory, float>();
+        wide.run(x, right, other);
+    }
+    if (args.fault != 4 || simd == 0) product.run(x, right, sum);
+    if (args.fault == 5) left[i] = 0.0f; // others may still read it
+    if (args.fault == 6) { // takes a thread's elements for those that one layout gives it
+        for (ushort e = 0; e < sum.get_capacity(); e++)
+            if (e * 64 + i < 20 * 16 && i % 16 < 11) c[(e * 64 + i) / 16 * 11 + i % 16] = sum[e];
+        return;
+    }
+    sum.store(target);
 }

@@ -1,6 +1,7 @@
 /* The emulator itself: results that Metal's specification gives, in every order of threads, and faults that must be caught. */
 #include "../unit/unit.h"
 #include "emulator.h"
+#include "tensor.h"
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -199,6 +200,40 @@ static void matrices(void **state) {
     assert_true(pairs[0] == b[0] && pairs[1] == b[1] && pairs[2] == b[2] && pairs[16] == b[4] && pairs[32] == b[36]);
 }
 
+/* 1 an operand filled without a barrier, 2 a tail outside of it, 3 a product for other simdgroups, 4 one that a simdgroup does not reach, 5
+ * an operand filled again too early, 6 a layout taken for granted. */
+static void tensors(void **state) {
+    static const enum emu_fault want[7] = {EMU_NONE, EMU_RACE, EMU_BOUNDS, EMU_BINDING, EMU_DIVERGENCE, EMU_RACE, EMU_NONE};
+    float a[20 * 16], b[16 * 11], c[20 * 11];
+    (void)state;
+    for (int i = 0; i < 20 * 16; i++) a[i] = (float)(i % 7 - 3);
+    for (int i = 0; i < 16 * 11; i++) b[i] = (float)(i % 5 - 2);
+    for (int order = 0; order < ORDERS; order++)
+        for (int layout = 0; layout < 2; layout++)
+            for (uint32_t fault = 0; fault < 7; fault++) {
+                int wrong = 0;
+                struct self_args args = {0, fault};
+                emu_tensor_layout = layout;
+                emu_begin((enum emu_order)order, fault);
+                emu_bind(0, a, sizeof a);
+                emu_bind(1, b, sizeof b);
+                emu_bind_undefined(2, c, sizeof c);
+                emu_bind(3, &args, sizeof args);
+                enum emu_fault got = emu_dispatch("tensors", 1, 1, 1, 64);
+                must(got, fault == 1 && got == EMU_UNDEFINED ? got : want[fault], order);
+                if (want[fault]) continue;
+                for (int i = 0; i < 20; i++)
+                    for (int j = 0; j < 11; j++) {
+                        float sum = 0;
+                        for (int k = 0; k < 16; k++) sum += a[i * 16 + k] * b[k * 11 + j];
+                        wrong += !(c[i * 11 + j] == sum);
+                    }
+                if (fault == 6 && layout == 1) assert_true(wrong > 0);
+                else assert_int_equal(wrong, 0);
+            }
+    emu_tensor_layout = 0;
+}
+
 static void conversions(void **state) {
     static const float x[8] = {1, -2.5f, 65519, 65520, 6e-8f, 1.00390625f, 1.01171875f, 3e-8f};
     static const uint16_t bf16[8] = {0x3f80, 0xc020, 0x4780, 0x4780, 0x3381, 0x3f80, 0x3f82, 0x3301};
@@ -221,9 +256,9 @@ static void conversions(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lane_operations), cmocka_unit_test(inactive_lanes), cmocka_unit_test(barriers),
-        cmocka_unit_test(divergence),      cmocka_unit_test(addresses),      cmocka_unit_test(bindings),
-        cmocka_unit_test(atomics),         cmocka_unit_test(matrices),       cmocka_unit_test(conversions),
+        cmocka_unit_test(lane_operations), cmocka_unit_test(inactive_lanes), cmocka_unit_test(barriers), cmocka_unit_test(divergence),
+        cmocka_unit_test(addresses),       cmocka_unit_test(bindings),       cmocka_unit_test(atomics),  cmocka_unit_test(matrices),
+        cmocka_unit_test(conversions),     cmocka_unit_test(tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,6 +27,8 @@
 #define METAL_SLOTS          256
 #define METAL_EXPERTS        512 /* most of them */
 #define METAL_TILE           32  /* rows, and outputs, of a tile of the many-row product; 128 threads */
+#define METAL_TENSOR_ROWS    64  /* rows of a tile of gemm4_tensor_bf16; METAL_TILE of the other tensor kernels */
+#define METAL_TENSOR_OUT     64  /* outputs of a tile of the tensor kernels; 128 threads */
 
 struct metal_norm_args {
     int32_t cols; /* multiple of 4 */

@@ -31,17 +31,27 @@ kernel void gemv8(device const uint *codes [[buffer(0)]], device const ushort *s
     }
 }
 
-// y = w x, 4 bits, many rows; groups: (outputs / METAL_TILE, rows / METAL_TILE) of 128 threads.
-kernel void gemm4(device const uint *codes [[buffer(0)]], device const ushort *scales [[buffer(1)]],
-                  device const ushort *biases [[buffer(2)]], device const float *x [[buffer(3)]], device float *y [[buffer(4)]],
-                  constant metal_linear_args &args [[buffer(5)]], uint2 group [[threadgroup_position_in_grid]],
-                  uint i [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]]) {
-    TG_ARRAY(float, left, METAL_TILE * TILE_LD);
-    TG_ARRAY(float, right, METAL_TILE * TILE_LD);
+// y = w x, many rows; groups: (outputs / METAL_TILE, rows / METAL_TILE) of 128 threads.
+template <uint BITS>
+static inline void gemm(device const uint *codes, device const ushort *scales, device const ushort *biases, device const float *x,
+                        device float *y, constant metal_linear_args &args, threadgroup float *left, threadgroup float *right, uint2 group,
+                        uint i, uint simd) {
     const uint in = (uint)args.in, out = (uint)args.out, rows = (uint)args.rows, out0 = group.x * METAL_TILE, r = i / 4;
     const uint row = group.y * METAL_TILE + r;
-    tile_product(codes, scales, biases, min(out0 + r, out - 1), out0 + r < out, x + (ulong)min(row, rows - 1) * in, row < rows, in, left,
-                 right, i, simd);
+    tile_product<BITS>(codes, scales, biases, min(out0 + r, out - 1), out0 + r < out, x + (ulong)min(row, rows - 1) * in, row < rows, in,
+                       left, right, i, simd);
     for (uint c = i % 4 * 8; c < i % 4 * 8 + 8; c++)
         if (row < rows && out0 + c < out) y[(ulong)row * out + out0 + c] = left[r * TILE_LDC + c];
 }
+
+#define GEMM(bits)                                                                                                                         \
+    kernel void gemm##bits(device const uint *codes [[buffer(0)]], device const ushort *scales [[buffer(1)]],                              \
+                           device const ushort *biases [[buffer(2)]], device const float *x [[buffer(3)]], device float *y [[buffer(4)]],  \
+                           constant metal_linear_args &args [[buffer(5)]], uint2 group [[threadgroup_position_in_grid]],                   \
+                           uint i [[thread_index_in_threadgroup]], uint simd [[simdgroup_index_in_threadgroup]]) {                         \
+        TG_ARRAY(float, left, METAL_TILE * TILE_LD);                                                                                       \
+        TG_ARRAY(float, right, METAL_TILE * TILE_LD);                                                                                      \
+        gemm<bits>(codes, scales, biases, x, y, args, left, right, group, i, simd);                                                        \
+    }
+GEMM(4)
+GEMM(8)

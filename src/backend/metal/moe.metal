@@ -168,7 +168,7 @@ kernel void moe_gemm4(device const uint *codes [[buffer(0)]], device const ushor
     const uint slot = (uint)map[group.y].first + min(r, count - 1);
     const ulong source = args.divisor ? (ulong)(uint)sorted[slot] / (uint)args.divisor : slot;
     const ulong weight_row = (ulong)(uint)map[group.y].expert * out + min(out0 + r, out - 1);
-    tile_product(codes, scales, biases, weight_row, out0 + r < out, x + source * in, r < count, in, left, right, i, simd);
+    tile_product<4>(codes, scales, biases, weight_row, out0 + r < out, x + source * in, r < count, in, left, right, i, simd);
     for (uint c = i % 4 * 8; c < i % 4 * 8 + 8; c++)
         if (r < count && out0 + c < out) y[(ulong)slot * out + out0 + c] = left[r * TILE_LDC + c];
 }
