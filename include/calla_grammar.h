@@ -3,7 +3,8 @@
  * A vocabulary is a tokenizer's ids sorted by their bytes; one serves all grammars and threads. A grammar is compiled from a schema and may
  * be shared by all threads. A matcher follows one answer and belongs to one thread at a time; its mask has the shape of calla.h's
  * calla_mask_fn. Whatever a matcher has accepted can be completed, and its masks are exact: an id is allowed if and only if its bytes keep
- * that so. docs/grammar.md says which keywords are enforced and what texts are written. Functions return 0 or a code of calla_error.h.
+ * that so (docs/grammar.md has the exceptions, where a mask is narrower). docs/grammar.md says which keywords are enforced and what texts
+ * are written. Functions return 0 or a code of calla_error.h.
  */
 #ifndef CALLA_GRAMMAR_H
 #define CALLA_GRAMMAR_H
@@ -38,9 +39,19 @@ int calla_grammar_open_watched(struct calla_grammar **out, struct calla_vocabula
 void calla_grammar_close(struct calla_grammar *g);
 struct calla_grammar_info {
     uint32_t rules, states; /* of the compiled automaton */
-    size_t bytes;           /* what it holds */
+    size_t bytes;           /* what it holds by now: masks of states are kept as they are found out */
 };
-void calla_grammar_info(const struct calla_grammar *g, struct calla_grammar_info *out);
+void calla_grammar_info(struct calla_grammar *g, struct calla_grammar_info *out);
+
+/* ---- cache ---- */
+/* Compiled grammars by their text, bounded by the bytes they hold, for all threads: those used longest ago go first. What the masks of one
+ * answer found out about a grammar's states serves later ones. */
+struct calla_grammar_cache;
+int calla_grammar_cache_open(struct calla_grammar_cache **out, struct calla_vocabulary *v, size_t max_bytes, struct calla_error *err);
+void calla_grammar_cache_close(struct calla_grammar_cache *c); /* grammars that were got from it live on until they are closed */
+/* As calla_grammar_open_watched, of what is there already if it is; calla_grammar_close gives it back. */
+int calla_grammar_cache_get(struct calla_grammar_cache *c, const char *schema, size_t n, calla_grammar_stop_fn *stop, void *ctx,
+                            struct calla_grammar **out, struct calla_error *err);
 
 /* ---- matcher ---- */
 struct calla_matcher;

@@ -45,6 +45,9 @@ uint32_t build_text(struct build *b, uint32_t from, const char *text, size_t n);
 /* The sketch from `start` to `end` becomes the rule. */
 void build_end(struct build *b, uint32_t rule, uint32_t start, uint32_t end);
 
+/* The rule, one pattern in quotes that has just been built, accepts no string of more than max characters. */
+void build_measure(struct build *b, uint32_t rule, uint32_t max);
+
 /* All rules are there: cut off what leads nowhere. CALLA_E_INVALID where there is no text at all. */
 int build_finish(struct build *b);
 #endif

@@ -400,7 +400,7 @@ static void draw_node(struct drawing *d, const struct json *node, unsigned types
 
 static void draw_pattern(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to) {
     struct slice pattern = s->pattern.p ? s->pattern : format_pattern(s->format);
-    const char *why = part_pattern(&d->b, build_text(&d->b, from, "\"", 1), pattern, s->min_length, s->max_length, to);
+    const char *why = part_pattern(&d->b, build_text(&d->b, from, "\"", 1), pattern, s->min_length, to);
     if (why) schema_fail(&d->r, s->pattern_at, "cannot be enforced: \"%.*s\" %s", pattern.n > 60 ? 60 : (int)pattern.n, pattern.p, why);
 }
 
@@ -470,6 +470,7 @@ static void draw_all(struct drawing *d, const struct json *node, bool any_object
         draw_task(d, t, from, to);
         if (!failed(d)) build_end(&d->b, t->rule, from, to);
         if (failed(d)) return;
+        if (t->kind == PATTERN && t->max != MACHINE_NO_MAX) build_measure(&d->b, t->rule, t->max);
         if (t->kind == COUNTED_STRING || t->kind == ARRAY || t->kind == MAP) m->rules[t->rule].min = t->min, m->rules[t->rule].max = t->max;
         mark_body(m, t);
     }

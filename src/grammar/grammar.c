@@ -10,6 +10,7 @@ int calla_grammar_open_watched(struct calla_grammar **out, struct calla_vocabula
     struct calla_grammar *g = mem_calloc(1, sizeof *g);
     if (!g) return err_set(err, CALLA_E_MEMORY, "grammar: out of memory");
     g->v = v;
+    atomic_init(&g->uses, 1);
     pthread_mutex_init(&g->lock, NULL);
     for (int i = 0; i < GRAMMAR_KEPT; i++) g->kept[i].state = UINT32_MAX;
     int rc = draw_schema(&g->m, schema, n, stop, ctx, err);
@@ -27,20 +28,30 @@ int calla_grammar_open(struct calla_grammar **out, struct calla_vocabulary *v, c
 }
 
 void calla_grammar_close(struct calla_grammar *g) {
-    if (!g) return;
+    if (!g || atomic_fetch_sub(&g->uses, 1) > 1) return;
     for (int i = 0; i < GRAMMAR_KEPT; i++) {
         mem_free(g->kept[i].mask);
         mem_free(g->kept[i].ends);
+        mem_free(g->kept[i].longs);
     }
+    mem_free(g->scratch);
     machine_free(&g->m);
     pthread_mutex_destroy(&g->lock);
     mem_free(g);
 }
 
-void calla_grammar_info(const struct calla_grammar *g, struct calla_grammar_info *out) {
+size_t grammar_bytes(struct calla_grammar *g) {
     const struct machine *m = &g->m;
-    out->rules = m->n_rules;
-    out->states = m->n_states;
-    out->bytes = sizeof *g + m->cap_states * sizeof *m->states + m->cap_edges * sizeof *m->edges + m->cap_calls * sizeof *m->calls +
-                 m->cap_rules * sizeof *m->rules;
+    size_t bytes = sizeof *g + m->cap_states * sizeof *m->states + m->cap_edges * sizeof *m->edges + m->cap_calls * sizeof *m->calls +
+                   m->cap_rules * sizeof *m->rules;
+    pthread_mutex_lock(&g->lock);
+    for (int i = 0; i < GRAMMAR_KEPT; i++)
+        if (g->kept[i].mask)
+            bytes += g->v->words * sizeof *g->kept->mask + ((size_t)g->kept[i].cap_ends + g->kept[i].cap_longs) * sizeof *g->kept->ends;
+    pthread_mutex_unlock(&g->lock);
+    return bytes;
+}
+
+void calla_grammar_info(struct calla_grammar *g, struct calla_grammar_info *out) {
+    *out = (struct calla_grammar_info){.rules = g->m.n_rules, .states = g->m.n_states, .bytes = grammar_bytes(g)};
 }

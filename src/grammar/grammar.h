@@ -4,23 +4,36 @@
 #include "grammar/machine.h"
 #include "grammar/vocabulary.h"
 #include <pthread.h>
+#include <stdatomic.h>
 
-#define GRAMMAR_KEPT 64   /* states whose masks are kept */
-#define GRAMMAR_WIDE 4096 /* nodes that a walk may have to visit for its state's mask to be kept */
+#define GRAMMAR_KEPT 256 /* masks that are kept: 8 MB for 250,000 ids */
+#define GRAMMAR_WARM 16  /* of them, those found out while compiling, at most */
+#define GRAMMAR_NEAR 16  /* of a measured rule's last characters each place has masks of its own */
 
-/* What the tree holds for one state of a rule that calls nothing and counts nothing: the ids that end within the rule, whatever is around
- * it, and the nodes at which the rule ends. */
+/* What the tree holds for one state of a rule that calls nothing and does not count, or is measured: the ids that end within the rule,
+ * whatever is around it, and the nodes at which the rule ends. In a measured rule `left` is by what the count may still rise: from
+ * GRAMMAR_NEAR on one mask serves all, less what is too long; below, each has its own. */
+struct kept_long {
+    uint32_t at, rise; /* an id; what the count rises by, at most, on the way to it, with the way from there to the rule's end */
+};
 struct kept {
-    uint32_t state; /* UINT32_MAX: empty */
-    uint32_t *mask; /* [words of the vocabulary] */
-    uint32_t *ends; /* [n_ends] nodes */
-    uint32_t n_ends, cap;
+    uint32_t state;          /* UINT32_MAX: empty */
+    uint32_t left;           /* less than GRAMMAR_NEAR: for just that; else GRAMMAR_NEAR */
+    uint64_t used;           /* turn of its last use */
+    uint32_t *mask;          /* [words of the vocabulary] */
+    struct kept_long *ends;  /* [n_ends] nodes */
+    struct kept_long *longs; /* [n_longs] ids of the mask for which less than GRAMMAR_NEAR does not suffice */
+    uint32_t n_ends, cap_ends, n_longs, cap_longs;
 };
 struct calla_grammar {
     struct calla_vocabulary *v;
     struct machine m;
-    pthread_mutex_t lock; /* kept, turn; held while one of them is in use */
+    atomic_int uses;      /* the last calla_grammar_close frees */
+    pthread_mutex_t lock; /* kept, scratch, turn; held while one of them is in use */
     struct kept kept[GRAMMAR_KEPT];
-    uint32_t turn; /* which is given up next */
+    uint32_t *scratch; /* a mask, or NULL */
+    uint64_t turn;
 };
+/* Bytes that it holds by now. */
+size_t grammar_bytes(struct calla_grammar *g);
 #endif

@@ -3,7 +3,8 @@
  * Invariants, made by build.c: from every state that can be reached an end can be reached, so a text that was accepted so far can always be
  * finished; no rule accepts the empty text; no rule's start leads back to itself by calls alone. A rule may count (the items of an array,
  * the characters of a string): a frame holds the count, edges raise it or are closed by it, and the rule's bounds are such that this never
- * closes all of them.
+ * closes all of them. In a rule that is `measured` (a pattern with a bound on its length) each state knows how far its end is at least, and
+ * an edge is open where the count behind it and that distance are within the rule's max: so from what is open an end can be reached.
  */
 #ifndef GRAMMAR_MACHINE_H
 #define GRAMMAR_MACHINE_H
@@ -30,6 +31,7 @@ struct machine_state {
     uint32_t edge, call; /* the first of n_edges, n_calls */
     uint16_t n_edges, n_calls;
     uint32_t rule; /* whose state it is */
+    uint32_t far;  /* in a measured rule: what the count rises by until the rule's end, at least */
     bool accept;   /* the rule may end here */
     bool body;     /* between two characters of a string of any characters (jstring.h): the vocabulary knows what may follow */
 };
@@ -37,6 +39,7 @@ struct machine_rule {
     uint32_t start, min, max; /* max MACHINE_NO_MAX: no bound */
     uint32_t first[8];        /* bits of the bytes that can begin it */
     bool leaf;                /* calls nothing */
+    bool measured;            /* min 0, max not MACHINE_NO_MAX; leaf */
 };
 enum { MACHINE_TEXT /* the whole text */, MACHINE_LED_TEXT /* with up to two newlines before it */ };
 struct machine {

@@ -32,6 +32,9 @@ static void walk(struct masking *k, uint32_t begin, uint32_t end, const struct t
     struct level *level = m->levels;
     struct threads next;
     int depth = 0;
+    for (; first && begin < end && !(first[nodes[begin].byte / 32] >> (nodes[begin].byte % 32) & 1); begin = nodes[begin].next)
+        k->visited++;
+    if (begin >= end) return; /* as behind most closing quotes */
     level[0] = (struct level){end, m->n_frames, *at};
     for (uint32_t i = begin; i < end;) {
         while (i >= level[depth].end) depth--;
@@ -100,9 +103,10 @@ struct table {
     const struct machine *g;
     uint32_t base, n; /* the rule's states */
     uint32_t *row;    /* [n] number of the row, UINT32_MAX: not filled */
-    uint32_t *cells;  /* [rows][256] next state, UINT32_MAX: none */
+    uint32_t *cells;  /* [rows][256] next state, with COUNTED where the edge counts; UINT32_MAX: none */
     uint32_t rows, cap;
 };
+#define COUNTED 0x80000000u
 
 static bool open_table(struct table *t, const struct machine *g, uint32_t rule) {
     *t = (struct table){.g = g, .base = g->rules[rule].start};
@@ -132,47 +136,60 @@ static const uint32_t *row_of(struct table *t, uint32_t state) {
     memset(cells, 0xFF, 256 * sizeof *cells);
     for (uint32_t i = 0; i < s->n_edges; i++) {
         const struct machine_edge *e = &t->g->edges[s->edge + i];
-        for (unsigned c = e->lo; c <= e->hi; c++) cells[c] = e->to;
+        for (unsigned c = e->lo; c <= e->hi; c++) cells[c] = e->to | (e->flags ? COUNTED : 0);
     }
     *row = t->rows++;
     return cells;
 }
 
-static bool note_end(struct kept *kept, uint32_t node) {
-    if (kept->n_ends == kept->cap) {
-        uint32_t cap = kept->cap ? 2 * kept->cap : 256;
-        uint32_t *bigger = mem_resize(kept->ends, cap, sizeof *bigger);
+static bool note(struct kept_long **list, uint32_t *n, uint32_t *cap, uint32_t at, uint32_t rise) {
+    if (*n == *cap) {
+        uint32_t wanted = *cap ? 2 * *cap : 256;
+        struct kept_long *bigger = mem_resize(*list, wanted, sizeof *bigger);
         if (!bigger) return false;
-        kept->ends = bigger;
-        kept->cap = cap;
+        *list = bigger;
+        *cap = wanted;
     }
-    kept->ends[kept->n_ends++] = node;
+    (*list)[(*n)++] = (struct kept_long){at, rise};
     return true;
 }
 
-/* Walk from a state over the table; false when out of memory. */
-static bool walk_table(const struct calla_vocabulary *v, struct table *t, struct kept *kept, uint32_t state) {
+/* Walk from a state over the table, where the count may rise by `most`; false when out of memory. */
+static bool walk_table(const struct calla_vocabulary *v, struct table *t, struct kept *kept, uint32_t most) {
     struct {
-        uint32_t end, state;
-    } stack[VOCABULARY_LONGEST + 1] = {{v->n, state}};
+        uint32_t end, state, count, rise;
+    } stack[VOCABULARY_LONGEST + 1] = {{v->n, kept->state, 0, 0}};
     int depth = 0;
-    const uint32_t *row = row_of(t, state);
+    bool measured = t->g->rules[t->g->states[kept->state].rule].measured;
+    const uint32_t *row = row_of(t, kept->state);
     for (uint32_t i = 0; row && i < v->n;) {
         if (i >= stack[depth].end) {
             while (i >= stack[depth].end) depth--;
             row = row_of(t, stack[depth].state);
         }
         const struct vocabulary_node node = v->nodes[i];
-        uint32_t next = row[node.byte];
+        uint32_t next = row[node.byte], count = stack[depth].count, rise = stack[depth].rise;
+        if (next != UINT32_MAX && measured) {
+            count += next / COUNTED;
+            next &= ~COUNTED;
+            if (count + t->g->states[next].far > rise) rise = count + t->g->states[next].far; /* no state that is left is too far */
+            if (rise > most) next = UINT32_MAX;
+        }
         if (next == UINT32_MAX) {
             i = node.next;
             continue;
         }
-        if (node.id != VOCABULARY_NO_ID) kept->mask[node.id / 32] |= 1u << (node.id % 32);
+        if (node.id != VOCABULARY_NO_ID) {
+            kept->mask[node.id / 32] |= 1u << (node.id % 32);
+            if (rise > GRAMMAR_NEAR && !note(&kept->longs, &kept->n_longs, &kept->cap_longs, node.id, rise)) return false;
+        }
         if (node.next > i + 1) {
-            if (t->g->states[next].accept && !note_end(kept, i)) return false;
-            stack[++depth].end = node.next;
+            if (t->g->states[next].accept && !note(&kept->ends, &kept->n_ends, &kept->cap_ends, i, rise)) return false;
+            depth++;
+            stack[depth].end = node.next;
             stack[depth].state = next;
+            stack[depth].count = count;
+            stack[depth].rise = rise;
             row = row_of(t, next);
         }
         i++;
@@ -180,24 +197,72 @@ static bool walk_table(const struct calla_vocabulary *v, struct table *t, struct
     return row != NULL;
 }
 
-/* Walk once for a state, into the place whose turn it is. The lock is held. */
-static void keep_state(struct calla_grammar *g, uint32_t state) {
-    struct kept *kept = &g->kept[g->turn++ % GRAMMAR_KEPT];
-    const struct calla_vocabulary *v = g->v;
-    struct table table;
-    kept->state = UINT32_MAX;
-    kept->n_ends = 0;
-    if (!kept->mask) kept->mask = mem_array(v->words, sizeof *kept->mask);
-    if (!kept->mask) return;
-    memset(kept->mask, 0, v->words * sizeof *kept->mask);
-    if (open_table(&table, &g->m, g->m.states[state].rule) && walk_table(v, &table, kept, state)) kept->state = state;
-    close_table(&table);
+static struct kept *least_used(struct calla_grammar *g) {
+    struct kept *least = &g->kept[0];
+    for (int i = 0; i < GRAMMAR_KEPT; i++) {
+        struct kept *kept = &g->kept[i];
+        if (kept->state == UINT32_MAX) return kept;
+        if (kept->used < least->used) least = kept;
+    }
+    return least;
 }
 
-static const struct kept *find_kept(const struct calla_grammar *g, uint32_t state) {
-    for (int i = 0; i < GRAMMAR_KEPT; i++)
-        if (g->kept[i].state == state) return &g->kept[i];
+/* Walk once for a state, into the place used longest ago; NULL when out of memory. The lock is held. */
+static struct kept *keep_state(struct calla_grammar *g, uint32_t state, uint32_t left) {
+    struct kept *kept = least_used(g);
+    const struct calla_vocabulary *v = g->v;
+    struct table table;
+    bool done = false;
+    kept->state = UINT32_MAX;
+    if (!kept->mask) kept->mask = mem_array(v->words, sizeof *kept->mask);
+    if (!kept->mask || !open_table(&table, &g->m, g->m.states[state].rule)) return NULL;
+    memset(kept->mask, 0, v->words * sizeof *kept->mask);
+    kept->state = state;
+    kept->left = left < GRAMMAR_NEAR ? left : GRAMMAR_NEAR;
+    kept->n_ends = kept->n_longs = 0;
+    kept->used = ++g->turn;
+    done = walk_table(v, &table, kept, left < GRAMMAR_NEAR ? left : UINT32_MAX);
+    if (!done) kept->state = UINT32_MAX;
+    close_table(&table);
+    return done ? kept : NULL;
+}
+
+static struct kept *find_kept(struct calla_grammar *g, uint32_t state, uint32_t left) {
+    for (int i = 0; i < GRAMMAR_KEPT; i++) {
+        struct kept *kept = &g->kept[i];
+        if (kept->state != state || kept->left != (left < GRAMMAR_NEAR ? left : GRAMMAR_NEAR)) continue;
+        kept->used = ++g->turn;
+        return kept;
+    }
     return NULL;
+}
+
+/* What is kept, where the count may rise by `left`. False when out of memory. The lock is held. */
+static bool join_kept(struct masking *k, const struct kept *kept, uint32_t left) {
+    struct calla_grammar *g = k->m->g;
+    bool shorter = false;
+    for (uint32_t i = 0; i < kept->n_longs && !shorter; i++) shorter = kept->longs[i].rise > left;
+    if (!shorter) {
+        join(k, kept->mask);
+        return true;
+    }
+    if (!g->scratch) g->scratch = mem_array(g->v->words, sizeof *g->scratch);
+    if (!g->scratch) return false;
+    memcpy(g->scratch, kept->mask, g->v->words * sizeof *g->scratch);
+    for (uint32_t i = 0; i < kept->n_longs; i++)
+        if (kept->longs[i].rise > left) g->scratch[kept->longs[i].at / 32] &= ~(1u << (kept->longs[i].at % 32));
+    join(k, g->scratch);
+    return true;
+}
+
+/* By what the count of a thread's rule may still rise, as far as that matters to its state's mask. */
+static uint32_t left_of(const struct machine_rule *rule, const struct thread *t) {
+    return rule->measured ? rule->max - t->count : UINT32_MAX;
+}
+
+/* Its states mean the same wherever it is called from. */
+static bool is_alike(const struct machine_rule *rule) {
+    return rule->leaf && (rule->measured || (rule->min == 0 && rule->max == MACHINE_NO_MAX));
 }
 
 /* Nodes that a walk from the top may have to look at. */
@@ -212,60 +277,68 @@ void matcher_warm(struct calla_grammar *g) {
     uint32_t first[8];
     int kept = 0;
     pthread_mutex_lock(&g->lock);
-    for (uint32_t r = 0; r < g->m.n_rules && kept < GRAMMAR_KEPT / 4; r++) {
+    for (uint32_t r = 0; r < g->m.n_rules && kept < GRAMMAR_WARM; r++) {
         const struct machine_rule *rule = &g->m.rules[r];
         const struct machine_state *start = &g->m.states[rule->start];
-        if (!rule->leaf || rule->min || rule->max != MACHINE_NO_MAX || start->n_edges != 1 || g->m.edges[start->edge].lo != '"') continue;
+        if (!is_alike(rule) || start->n_edges != 1 || g->m.edges[start->edge].lo != '"') continue;
         struct thread inside = {g->m.edges[start->edge].to, 0, -1};
         first_bytes(&g->m, &(struct threads){.n = 1, .t = {inside}}, first);
-        if (g->m.states[inside.state].body || reach(g->v, first) <= GRAMMAR_WIDE) continue;
-        keep_state(g, inside.state);
+        if (g->m.states[inside.state].body || reach(g->v, first) <= g->v->wide) continue;
+        keep_state(g, inside.state, left_of(rule, &inside));
         kept++;
     }
     pthread_mutex_unlock(&g->lock);
 }
 
-/* By what is kept for the state, which is found out the first time; false when out of memory. */
-static bool mask_kept(struct masking *k, const struct thread *t) {
+/* By what is kept for the state, which is found out the first time. A matcher that has no walk left for that leaves the thread out, unless
+ * it `must` be in. False when out of memory. */
+static bool mask_kept(struct masking *k, const struct thread *t, bool must) {
     struct calla_grammar *g = k->m->g;
     struct threads behind;
-    uint32_t first[8];
+    uint32_t first[8], left = left_of(&g->m.rules[g->m.states[t->state].rule], t);
     pthread_mutex_lock(&g->lock);
-    const struct kept *kept = find_kept(g, t->state);
-    if (!kept) {
-        keep_state(g, t->state);
-        kept = find_kept(g, t->state);
+    const struct kept *kept = find_kept(g, t->state, left);
+    bool out = !kept && !must && k->m->walks <= 0;
+    if (!kept && !out) {
+        kept = keep_state(g, t->state, left);
         k->visited += g->v->n;
+        k->m->walks--;
     }
+    if (kept && !join_kept(k, kept, left)) kept = NULL;
     if (kept) {
-        join(k, kept->mask);
         matcher_return(k->m, t, &behind);
         first_bytes(&g->m, &behind, first);
-        for (uint32_t i = 0; i < kept->n_ends; i++) walk(k, kept->ends[i] + 1, g->v->nodes[kept->ends[i]].next, &behind, first);
+        for (uint32_t i = 0; i < kept->n_ends; i++) {
+            const struct kept_long *end = &kept->ends[i];
+            if (end->rise <= left) walk(k, end->at + 1, g->v->nodes[end->at].next, &behind, first);
+        }
     }
     pthread_mutex_unlock(&g->lock);
-    return kept != NULL;
+    return kept != NULL || out;
 }
 
-static void mask_thread(struct masking *k, const struct thread *t) {
+static void mask_thread(struct masking *k, const struct thread *t, bool must) {
     struct calla_grammar *g = k->m->g;
     const struct threads alone = {.n = 1, .t = {*t}};
-    const struct machine_rule *rule = &g->m.rules[g->m.states[t->state].rule];
-    bool alike = rule->leaf && rule->min == 0 && rule->max == MACHINE_NO_MAX; /* wherever the rule is called from */
     uint32_t first[8];
     first_bytes(&g->m, &alone, first);
-    if (alike && reach(g->v, first) > GRAMMAR_WIDE && mask_kept(k, t)) return;
+    if (is_alike(&g->m.rules[g->m.states[t->state].rule]) && reach(g->v, first) > g->v->wide && mask_kept(k, t, must)) return;
     walk(k, 0, g->v->n, &alone, first);
 }
 
+/* Of many threads in states that nobody has been in yet, each would walk the whole vocabulary, at every id of a hostile schema. So a
+ * matcher has a stock of walks, which one mask earns by one; where it is used up, the first thread is in the mask and others only by what
+ * is kept.
+ */
 size_t calla_matcher_mask(struct calla_matcher *m, uint32_t *mask, int32_t vocab) {
     const struct calla_vocabulary *v = m->g->v;
     struct masking k = {m, mask, vocab < v->vocab ? vocab : v->vocab, 0};
     if (m->ended) return 0;
+    if (m->walks < MATCHER_WALKS) m->walks++;
     for (int i = 0; i < m->now.n; i++) {
         const struct thread *t = &m->now.t[i];
         if (m->g->m.states[t->state].body) mask_body(&k, t);
-        else mask_thread(&k, t);
+        else mask_thread(&k, t, i == 0);
     }
     for (size_t i = 0; calla_matcher_complete(m) && i < v->n_stops; i++)
         if (v->stops[i] >= 0 && v->stops[i] < vocab) mask[v->stops[i] / 32] |= 1u << (v->stops[i] % 32);

@@ -72,7 +72,9 @@ static void step_thread(struct calla_matcher *m, struct thread t, uint8_t byte, 
     for (uint32_t i = 0; i < s->n_edges; i++) {
         const struct machine_edge *e = &g->edges[s->edge + i];
         if (byte < e->lo || byte > e->hi || (e->flags && !is_open(rule, e->flags, t.count))) continue;
-        arrive(m, (struct thread){e->to, counted(rule, e->flags, t.count), t.frame}, to);
+        const struct thread next = {e->to, counted(rule, e->flags, t.count), t.frame};
+        if (rule->measured && next.count + (uint64_t)g->states[e->to].far > rule->max) continue;
+        arrive(m, next, to);
     }
     for (uint32_t i = 0; i < s->n_calls; i++) {
         const struct machine_call *c = &g->calls[s->call + i];
@@ -99,6 +101,7 @@ int calla_matcher_open(struct calla_matcher **out, struct calla_grammar *g, bool
     }
     m->g = g;
     m->tidy_at = MATCHER_TIDY;
+    m->walks = MATCHER_WALKS;
     m->now.n = 1;
     m->now.t[0] = (struct thread){g->m.rules[newlines ? MACHINE_LED_TEXT : MACHINE_TEXT].start, 0, -1};
     *out = m;

@@ -10,6 +10,7 @@
 
 #define MATCHER_THREADS 24
 #define MATCHER_TIDY    1024 /* frames at least that are kept without looking */
+#define MATCHER_WALKS   8    /* walks of the whole vocabulary that a matcher may save up: it earns one with each mask */
 
 struct frame {
     uint32_t to, count; /* where the calling rule goes on, and its count then */
@@ -35,6 +36,7 @@ struct calla_matcher {
     struct frame *frames;
     int32_t n_frames, cap_frames, tidy_at; /* from so many on those that nothing refers to any more are let go */
     bool ended, failed;                    /* failed: out of memory during a step */
+    int walks;                             /* that its masks may still spend, see calla_matcher_mask */
     struct level *levels;                  /* [vocabulary's depth + 1] */
 };
 /* One byte from `from`; what it leads to is *to, empty where it does not fit. */

@@ -10,7 +10,7 @@
 #define INDENT_SPACES   32 /* of a line at most */
 #define INDENT_TABS     16
 #define PATTERN_DEPTH   32
-#define PATTERN_LAYERED 100000 /* states of a pattern times lengths that it must be counted over */
+#define PATTERN_LAYERED 100000 /* states of a pattern times lengths up to its lower bound, which are told apart */
 
 /* White space between two parts of a text, never empty: one blank, or a newline and an indent. */
 void part_space(struct build *b, uint32_t from, uint32_t to);
@@ -33,7 +33,7 @@ void part_bound_tighten(struct part_bound *to, const struct part_bound *other, i
 /* A number within the bounds, without exponent unless there are none. */
 void part_number(struct build *b, uint32_t from, bool integer, const struct part_bound *low, const struct part_bound *high, uint32_t to);
 
-/* A whole string, without quotes, that holds a match of the pattern (a subset of ECMA 262: docs/grammar.md) and has min to max characters;
- * then the closing quote. Returns NULL or why the pattern cannot be enforced. */
-const char *part_pattern(struct build *b, uint32_t from, struct slice pattern, uint32_t min, uint32_t max, uint32_t to);
+/* A whole string, without quotes, that holds a match of the pattern (a subset of ECMA 262: docs/grammar.md) and has min characters or more
+ * (build_measure sees to the upper bound); then the closing quote. Returns NULL or why the pattern cannot be enforced. */
+const char *part_pattern(struct build *b, uint32_t from, struct slice pattern, uint32_t min, uint32_t to);
 #endif

@@ -13,7 +13,6 @@
 #define MAX_EDGES  60000u
 #define MAX_REPEAT 5000
 #define NO_END     UINT32_MAX
-#define LONGER     64 /* characters beyond minLength that are left where maxLength is cut to what fits */
 
 struct range {
     uint32_t lo, hi;
@@ -340,52 +339,35 @@ static void draw_whole(struct pattern *p, uint32_t from, uint32_t to) {
     }
 }
 
-/* How many lengths a pattern is counted over, where the schema has no lower bound that asks for more: what is longer is not written. */
-static uint64_t layers_that_fit(const struct pattern *p) {
-    uint64_t edges = 1; /* of one layer in the sketch, about */
-    for (uint32_t i = 0; i < p->n_edges; i++) {
-        const struct edge *e = &p->edges[i];
-        edges += 1;
-        if (e->lo > e->hi) continue;
-        if (e->hi > 0x7F) edges += 16;
-        if (e->lo < 0x20) edges += 6 * ((e->hi < 0x1F ? e->hi : 0x1F) - e->lo + 1);
-    }
-    uint64_t by_edges = BUILD_MAX_SKETCH / 4 / edges, by_states = PATTERN_LAYERED / 4 / p->n_states;
-    return by_edges < by_states ? by_edges : by_states;
-}
-
-/* Into the sketch: layer l of the states is behind l characters. */
-static void draw_layers(struct pattern *p, uint32_t from, uint32_t start, uint32_t end, uint32_t min, uint32_t max, uint32_t to) {
+/* Into the sketch: layer l of the states is behind l characters, the last one behind min and more. */
+static void draw_layers(struct pattern *p, uint32_t from, uint32_t start, uint32_t end, uint32_t min, uint32_t to) {
     struct build *b = p->b;
-    const uint64_t fit = layers_that_fit(p);
-    if (max != MACHINE_NO_MAX && max > fit) max = fit > (uint64_t)min + LONGER ? (uint32_t)fit : max - min > LONGER ? min + LONGER : max;
-    uint32_t layers = max == MACHINE_NO_MAX ? min + 1 : max + 1;
+    uint32_t layers = min + 1;
     if ((uint64_t)layers * p->n_states > PATTERN_LAYERED) {
-        refuse(p, layers > 1 ? "is too large together with minLength or maxLength" : "is too large");
+        refuse(p, layers > 1 ? "is too large together with minLength" : "is too large");
         return;
     }
     uint32_t base = b->n_states;
     for (uint64_t i = 0; i < (uint64_t)layers * p->n_states && !b->rc; i++) build_state(b);
     build_skip(b, from, base + start);
     for (uint32_t l = 0; l < layers && !b->rc; l++) {
-        uint32_t here = base + l * p->n_states, next = here + p->n_states;
-        if (l + 1 == layers && max == MACHINE_NO_MAX) next = here;
+        uint32_t here = base + l * p->n_states, next = l == min ? here : here + p->n_states;
         for (uint32_t i = 0; i < p->n_edges && !b->rc; i++) {
             const struct edge *e = &p->edges[i];
             build_spend(b, 4);
             if (e->lo > e->hi) build_skip(b, here + e->from, here + e->to);
-            else if (l + 1 < layers || max == MACHINE_NO_MAX) part_char(b, here + e->from, e->lo, e->hi, next + e->to);
+            else part_char(b, here + e->from, e->lo, e->hi, next + e->to);
         }
-        if (l >= min) build_bytes(b, here + end, '"', '"', 0, to);
+        if (l == min) build_bytes(b, here + end, '"', '"', 0, to);
     }
 }
 
-const char *part_pattern(struct build *b, uint32_t from, struct slice pattern, uint32_t min, uint32_t max, uint32_t to) {
+const char *part_pattern(struct build *b, uint32_t from, struct slice pattern, uint32_t min, uint32_t to) {
     struct pattern p = {.b = b, .p = pattern.p, .n = pattern.n, .n_states = 2};
     if (memchr(pattern.p, 0, pattern.n)) return "holds a NUL character";
     draw_whole(&p, 0, 1);
-    if (!stopped(&p) && min > PATTERN_LAYERED) refuse(&p, "is too large together with minLength or maxLength");
-    if (!stopped(&p)) draw_layers(&p, from, 0, 1, min, max, to);
+    if (!stopped(&p) && min > PATTERN_LAYERED) refuse(&p, "is too large together with minLength");
+    if (!stopped(&p)) draw_layers(&p, from, 0, 1, min, to);
     mem_free(p.edges);
     return p.why;
 }

@@ -169,6 +169,7 @@ int calla_vocabulary_open(struct calla_vocabulary **out, const struct calla_toke
     int32_t size = calla_tokenizer_size(tok);
     if (!v) return err_set(err, CALLA_E_MEMORY, "vocabulary: out of memory");
     v->tok = tok;
+    v->wide = VOCABULARY_WIDE;
     v->vocab = vocab < size ? vocab : size;
     v->words = ((size_t)v->vocab + 31) / 32;
     v->stops = calla_tokenizer_stops(tok, &v->n_stops);

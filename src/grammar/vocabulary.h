@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #define VOCABULARY_LONGEST 512 /* bytes; longer ids are never allowed */
+#define VOCABULARY_WIDE    4096
 #define VOCABULARY_NO_ID   0xFFFFFFu
 
 struct vocabulary_node {
@@ -33,6 +34,7 @@ struct calla_vocabulary {
     uint32_t *masks;   /* what `inside` points into */
     struct vocabulary_closing *closings; /* ids that close the string, or begin so */
     uint32_t n_closings;
+    uint32_t wide; /* nodes that a walk may have to visit for its state's mask to be kept: below that it is walked each time */
     const int32_t *stops;
     size_t n_stops;
 };

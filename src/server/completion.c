@@ -186,12 +186,14 @@ static struct completion *new_completion(struct server *server, const struct ope
     return NULL;
 }
 
-/* The server's vocabulary, made for the first request that needs it. */
-static int vocabulary(struct server *s, struct calla_vocabulary **out, struct calla_error *err) {
+/* The server's vocabulary and grammars, made for the first request that needs them. */
+static int grammars(struct server *s, struct guide_wish *wish, struct calla_error *err) {
     int rc = 0;
     pthread_mutex_lock(&s->vocabulary_lock);
     if (!s->vocabulary) rc = calla_vocabulary_open(&s->vocabulary, s->tokenizer, vocab_of(s), err);
-    *out = s->vocabulary;
+    if (rc == 0 && !s->grammars) rc = calla_grammar_cache_open(&s->grammars, s->vocabulary, SERVER_GRAMMARS, err);
+    wish->vocabulary = s->vocabulary;
+    wish->grammars = s->grammars;
     pthread_mutex_unlock(&s->vocabulary_lock);
     return rc;
 }
@@ -209,7 +211,7 @@ static int open_plan(struct completion *c, struct calla_error *err) {
                               .stop = nobody_waits,
                               .stop_ctx = r->options.exchange};
     if (r->format == FORMAT_SCHEMA) wish.schema = r->schema;
-    int rc = r->format == FORMAT_TEXT ? 0 : vocabulary(c->server, &wish.vocabulary, &why);
+    int rc = r->format == FORMAT_TEXT ? 0 : grammars(c->server, &wish, &why);
     if (rc == 0) rc = guide_plan_open(&c->plan, &wish, &why);
     bool schemas_own = rc && rc != CALLA_E_MEMORY && rc != CALLA_E_CANCELLED && r->format != FORMAT_TEXT;
     if (!schemas_own) return rc ? err_set(err, rc, "%s", why.message) : 0;

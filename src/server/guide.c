@@ -35,7 +35,9 @@ int guide_plan_open(struct guide_plan *p, const struct guide_wish *w, struct cal
     int rc = find_ids(p, w->tools, err);
     if (rc == 0 && p->calling && !*w->force_call) rc = names_open(&p->names, w->tok, w->functions, w->n_functions, err);
     if (rc == 0 && p->budget) rc = encode_close(p, err);
-    if (rc == 0 && w->vocabulary)
+    if (rc == 0 && w->vocabulary && w->grammars)
+        rc = calla_grammar_cache_get(w->grammars, w->schema.p, w->schema.n, w->stop, w->stop_ctx, &p->grammar, err);
+    else if (rc == 0 && w->vocabulary)
         rc = calla_grammar_open_watched(&p->grammar, w->vocabulary, w->schema.p, w->schema.n, w->stop, w->stop_ctx, err);
     return rc;
 }

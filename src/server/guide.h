@@ -15,12 +15,13 @@
 struct guide_wish {
     const struct calla_tokenizer *tok;
     const struct calla_prompt *prompt;
-    int budget;                          /* ids of reasoning at most; 0, -1: no bound */
-    struct calla_vocabulary *vocabulary; /* NULL: content of any form; else JSON: */
-    struct slice schema;                 /* of this schema; p NULL: any object */
-    bool tools;                          /* calls may come instead of content */
-    const char *force_call;              /* as in calla_chat_options; with "" the call is of one of: */
-    const char *const *functions;        /* [n_functions] */
+    int budget;                           /* ids of reasoning at most; 0, -1: no bound */
+    struct calla_vocabulary *vocabulary;  /* NULL: content of any form; else JSON: */
+    struct calla_grammar_cache *grammars; /* of the vocabulary; NULL: the grammar is the plan's own */
+    struct slice schema;                  /* of this schema; p NULL: any object */
+    bool tools;                           /* calls may come instead of content */
+    const char *force_call;               /* as in calla_chat_options; with "" the call is of one of: */
+    const char *const *functions;         /* [n_functions] */
     size_t n_functions;
     calla_grammar_stop_fn *stop; /* asked while the schema is compiled; NULL: nobody is */
     void *stop_ctx;

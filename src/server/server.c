@@ -108,6 +108,7 @@ static void free_server(struct server *s) {
     pthread_cond_destroy(&s->changed);
     free_options(&s->options);
     calla_history_close(s->history);
+    calla_grammar_cache_close(s->grammars);
     calla_vocabulary_close(s->vocabulary);
     mem_free(s);
 }

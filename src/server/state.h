@@ -21,6 +21,7 @@ struct connection;
 #define SERVER_BODY_LIMIT   ((size_t)32 << 20)
 #define SERVER_BODIES_LIMIT ((size_t)256 << 20) /* request bodies held at once, all connections together */
 #define SERVER_HISTORY      ((size_t)32 << 20)  /* bytes of text and ids that are remembered */
+#define SERVER_GRAMMARS     ((size_t)64 << 20)  /* bytes of compiled grammars that are kept */
 #define SERVER_HEAD_LIMIT   ((size_t)72 << 10)  /* one connection's pool: 64 KiB of header and what libmicrohttpd needs beside it */
 
 enum server_phase { SERVER_SERVING, SERVER_DRAINING, SERVER_ENDING /* running requests end now */ };
@@ -30,8 +31,9 @@ struct server {
     struct calla_engine *engine;   /* valid once ready */
     const struct calla_tokenizer *tokenizer;
     struct calla_model_info info;
-    struct calla_sampling sampling;      /* defaults of requests */
-    struct calla_vocabulary *vocabulary; /* of the first request that was held to a grammar (guide.c); guarded by vocabulary_lock */
+    struct calla_sampling sampling;       /* defaults of requests */
+    struct calla_vocabulary *vocabulary;  /* of the first request that was held to a grammar (guide.c); guarded by vocabulary_lock */
+    struct calla_grammar_cache *grammars; /* opened with it, and guarded while that happens */
     pthread_mutex_t vocabulary_lock;
     struct calla_history *history; /* ids of earlier prompts and answers; NULL: none is kept */
     atomic_bool ready;

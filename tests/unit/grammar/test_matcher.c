@@ -268,11 +268,147 @@ static void compile_ends_when_told(void **state) {
     assert_null(g);
 }
 
+/* Patterns with bounds on their length: what is kept of one place serves others, and each mask is that of its place. */
+static void measured(void **state) {
+    (void)state;
+    static const struct {
+        const char *schema, *text;
+    } cases[] = {
+        {"{\"type\":\"string\",\"pattern\":\"^[a-z ]+$\",\"maxLength\":40}", "\"the time that it was and all the rest of it\""},
+        {"{\"type\":\"string\",\"pattern\":\"^(?:ab|\u00e9\u20ac)*$\",\"minLength\":3,\"maxLength\":25}", "\"ababababé€abababé€ababab\""},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"[0-9]$\",\"maxLength\":19}}",
+         "[\"a word, then: 7\", \"\\\"quo\\\\ted\\n9\", \"1\"]"},
+        {"{\"anyOf\":[{\"type\":\"string\",\"pattern\":\"^[^e]{2,}$\",\"maxLength\":30},{\"type\":\"string\",\"pattern\":\"^[^a]+$\","
+         "\"maxLength\":18}]}",
+         "\"a small thing is in it now\""},
+    };
+    uint32_t *mask = mem_array(((size_t)vocab + 31) / 32, sizeof *mask);
+    vocabulary->wide = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct calla_grammar *g = grammar(cases[i].schema);
+        for (int round = 0; round < 2; round++) { /* the second time from what was kept */
+            struct str text = {0};
+            struct calla_matcher *m = matcher(g, false);
+            for (const char *p = cases[i].text; *p; p++) {
+                assert_true(masked(g, m, text.data ? text.data : "", mask) > 0);
+                if (!calla_matcher_feed(m, p, 1)) break; /* too long */
+                str_append(&text, p, 1);
+            }
+            calla_matcher_close(m);
+            str_free(&text);
+        }
+        calla_grammar_close(g);
+    }
+    struct calla_grammar *g;
+    struct calla_error err;
+    static const char none[] = "{\"type\":\"string\",\"pattern\":\"^abc\",\"maxLength\":2}",
+                      lengths[] = "{\"type\":\"string\",\"pattern\":\"^(?:ab)*$\",\"maxLength\":5}";
+    assert_int_equal(calla_grammar_open(&g, vocabulary, none, sizeof none - 1, &err), CALLA_E_INVALID);
+    g = grammar(lengths);
+    struct calla_matcher *m = matcher(g, false);
+    assert_true(fits(m, "\"abab") && !fits(m, "a") && fits(m, "\"") && calla_matcher_complete(m));
+    calla_matcher_close(m);
+    calla_grammar_close(g);
+    vocabulary->wide = VOCABULARY_WIDE;
+    mem_free(mask);
+}
+
+/* Many readings, each in a state that is new at every id: the stock of walks runs out, and what is allowed then still fits. */
+static void stock_of_walks(void **state) {
+    (void)state;
+    struct str schema = {0};
+    uint32_t *mask = mem_array(((size_t)vocab + 31) / 32, sizeof *mask);
+    str_puts(&schema, "{\"anyOf\":[");
+    for (int i = 0; i < 20; i++) str_printf(&schema, "%s{\"type\":\"string\",\"pattern\":\"^[^%c]{30}$\"}", i ? "," : "", 'A' + i);
+    str_puts(&schema, "]}");
+    vocabulary->wide = 0;
+    struct calla_grammar *g = grammar(schema.data);
+    struct calla_matcher *m = matcher(g, false);
+    size_t nodes = 0, most = 0;
+    assert_true(fits(m, "\""));
+    for (int i = 0; i < 20; i++) {
+        memset(mask, 0, ((size_t)vocab + 31) / 32 * sizeof *mask);
+        nodes = calla_matcher_mask(m, mask, vocab);
+        if (nodes > most) most = nodes;
+        int32_t n = 0;
+        for (int32_t id = 0; id < vocab; id++) {
+            if (!(mask[id / 32] >> (id % 32) & 1)) continue;
+            n++;
+            struct str text = {0};
+            str_puts(&text, "\"");
+            for (int k = 0; k < i; k++) str_puts(&text, "x");
+            struct calla_matcher *other = matcher(g, false);
+            assert_true(fits(other, text.data) && calla_matcher_advance(other, id));
+            calla_matcher_close(other);
+            str_free(&text);
+        }
+        assert_true(n > 0 && fits(m, "x"));
+    }
+    assert_true(most <= (MATCHER_WALKS + 1) * (size_t)vocabulary->n + vocabulary->n);
+    assert_true(nodes < 3 * (size_t)vocabulary->n); /* in the long run one walk each */
+    vocabulary->wide = VOCABULARY_WIDE;
+    calla_matcher_close(m);
+    calla_grammar_close(g);
+    mem_free(mask);
+    str_free(&schema);
+}
+
+/* One that was got before comes back as it is, another text is another; the one used longest ago goes, those in use stay usable. */
+static void cached(void **state) {
+    (void)state;
+    struct calla_grammar_cache *c;
+    struct calla_grammar *g[40], *again, *any;
+    struct calla_grammar_info info;
+    char schema[64];
+    assert_int_equal(calla_grammar_cache_open(&c, vocabulary, 16 << 20, NULL), 0);
+    assert_int_equal(calla_grammar_cache_get(c, NULL, 0, NULL, NULL, &any, NULL), 0);
+    assert_int_equal(calla_grammar_cache_get(c, NULL, 0, NULL, NULL, &again, NULL), 0);
+    assert_ptr_equal(any, again);
+    calla_grammar_close(again);
+    for (int i = 0; i < 40; i++) {
+        int n = snprintf(schema, sizeof schema, "{\"const\":%d}", i);
+        assert_int_equal(calla_grammar_cache_get(c, schema, (size_t)n, NULL, NULL, &g[i], NULL), 0);
+        for (int k = 0; k < i; k++) assert_ptr_not_equal(g[k], g[i]);
+        assert_int_equal(calla_grammar_cache_get(c, schema, (size_t)n, NULL, NULL, &again, NULL), 0);
+        assert_ptr_equal(g[i], again);
+        calla_grammar_close(again);
+    }
+    struct calla_error err = {0};
+    for (int i = 0; i < 2; i++) assert_int_equal(calla_grammar_cache_get(c, "{\"not\":1}", 9, NULL, NULL, &again, &err), CALLA_E_INVALID);
+    calla_grammar_cache_close(c);
+    calla_grammar_info(any, &info);
+    assert_int_equal(calla_grammar_cache_open(&c, vocabulary, info.bytes * 3, NULL), 0); /* room for the last three at most */
+    struct calla_grammar *small[8];
+    for (int i = 0; i < 8; i++) {
+        int n = snprintf(schema, sizeof schema, "{\"const\":%d}", i);
+        assert_int_equal(calla_grammar_cache_get(c, schema, (size_t)n, NULL, NULL, &small[i], NULL), 0);
+    }
+    assert_int_equal(calla_grammar_cache_get(c, "{\"const\":0}", 11, NULL, NULL, &again, NULL), 0);
+    assert_ptr_not_equal(again, small[0]);
+    calla_grammar_close(again);
+    assert_int_equal(calla_grammar_cache_get(c, "{\"const\":7}", 11, NULL, NULL, &again, NULL), 0);
+    assert_ptr_equal(again, small[7]);
+    calla_grammar_close(again);
+    calla_grammar_cache_close(c);
+    for (int i = 0; i < 8; i++) {
+        struct calla_matcher *m = matcher(small[i], false);
+        snprintf(schema, sizeof schema, "%d", i);
+        assert_true(fits(m, schema) && calla_matcher_complete(m));
+        calla_matcher_close(m);
+        calla_grammar_close(small[i]);
+    }
+    for (int i = 0; i < 40; i++) calla_grammar_close(g[i]);
+    calla_grammar_close(any);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frames_are_given_back),
         cmocka_unit_test(compile_ends_when_told),
         cmocka_unit_test(ends),
+        cmocka_unit_test(cached),
+        cmocka_unit_test(measured),
+        cmocka_unit_test(stock_of_walks),
         cmocka_unit_test(newlines_before),
         cmocka_unit_test(characters_over_ids),
         cmocka_unit_test(white_space),
