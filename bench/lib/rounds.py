@@ -107,7 +107,8 @@ def curve(a, run):
     points = {"calla": [], a.gguf[0][0]: []} if a.gguf else {"calla": []}
     for n in a.curve:
         say(f"curve: context {n}")
-        got = json.loads(run([a.calla, "bench", "--quiet", "--json", "--model", a.model, "--threads", a.threads, "--decode", a.decode, "--contexts", n]))
+        got = json.loads(run([a.calla, "bench", "--quiet", "--json", "--model", a.model, "--threads", a.threads, "--decode", a.decode, "--contexts", n,
+                              "--warm-up", 16384]))
         row, = got["contexts"]
         points["calla"].append({"context": n, "decode": row["decode"]["median"], "prefill": row["prefill"]["median"]})
         if a.gguf and n <= a.curve_peer:

@@ -25,6 +25,7 @@ struct bench_settings {
     int decode;      /* greedy steps after each prefill */
     int prompt;      /* ids of each of several sequences */
     int beside;      /* ids of each prompt that is read while they decode */
+    int warm_up;     /* ids of a context's warm-up at most; 0: the same shape */
     unsigned off;    /* design choices switched off, as in calla_options */
 };
 struct bench_arm {

@@ -117,7 +117,8 @@ static int run_context(struct bench *b, int context, double out[BENCH_FIELDS], s
 
 static int measure_context(struct bench *b, int context, double out[BENCH_FIELDS], struct calla_error *err) {
     int code = open_engine(b, 1, bench_longest(b->settings, (struct bench_arm){BENCH_CONTEXT, context}), err);
-    if (!code) code = run_context(b, context, out, err); /* warm-up: what it gives is written over */
+    int warm_up = b->settings->warm_up && b->settings->warm_up < context ? b->settings->warm_up : context;
+    if (!code) code = run_context(b, warm_up, out, err); /* what it gives is written over */
     if (!code) code = run_context(b, context, out, err);
     calla_engine_close(b->engine);
     return code;

@@ -125,6 +125,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
             {OPTION_INT, "decode", &s.decode, "N", "greedy steps after a prompt (default 64)", 1, 1 << 16},
             {OPTION_INT, "prompt", &s.prompt, "N", "ids in the prompt of each of several sequences (default 128)", 1, 1 << 18},
             {OPTION_INT, "beside", &s.beside, "N", "ids in the prompts read beside their decode steps (default 2048)", 1, 1 << 18},
+            {OPTION_INT, "warm-up", &s.warm_up, "N", "ids of a context's warm-up at most (0: the same shape)", 0, 1 << 22},
             {OPTION_INT, "repeat", &r.repeat, "N", "rounds; minimum, median and maximum are told (default 1)", 1, BENCH_REPEATS},
             {OPTION_FLAG, "json", &json, "", "as JSON", 0, 0},
             {OPTION_TEXT, "compare", &r.earlier_path, "FILE", "ratios to an earlier --json", 0, 0},

@@ -67,6 +67,12 @@ def test_sequences(sequences):
         assert row["decode"]["median"] >= 0.5 * row["sequences"] / row["largest_gap"]["max"]
 
 
+def test_a_shorter_warm_up_measures_the_same_context():
+    report = calla_json("bench", "--quiet", "--json", "--contexts", "96", "--decode", "5", "--warm-up", "16")
+    row, = report["contexts"]
+    assert report["warm_up"] == 16 and row["context"] == 96 and row["decode"]["median"] > 0
+
+
 @pytest.mark.parametrize("words", (["--contexts", "48,96", "--decode", "5"], ["--sequences", "1,2", "--prompt", "70", "--beside", "100", "--decode", "12"]))
 def test_compare(tmp_path, contexts, sequences, words):
     kind = words[0][2:]
