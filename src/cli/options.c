@@ -185,7 +185,7 @@ void common_options(struct common *c, struct option out[COMMON_OPTIONS]) {
         {OPTION_CHOICE, "compute", &c->compute, "default|float32", "number types: the fast ones, or float32 throughout", 0, 0},
         {OPTION_CHOICE, "kv", &c->kv, "16|8",
          "bits of an element of the KV cache: 8 halves what context takes (default: 16; 32 in float32)", 0, 0},
-        {OPTION_TEXT, "isa", &c->isa, "NAME", "force portable, avx2, avx2-vnni, avx512 or neon (for tests)", 0, 0},
+        {OPTION_TEXT, "isa", &c->isa, "NAME", "force portable, avx2, avx2-vnni, avx512, neon or neon-i8mm (for tests)", 0, 0},
         {OPTION_FLAG, "quiet", &c->quiet, "", "no notes on standard error", 0, 0},
     };
     memcpy(out, all, sizeof all);

@@ -10,6 +10,7 @@ const struct cpu_kernels *cpu_kernels_unfetched_avx2(void);
 const struct cpu_kernels *cpu_kernels_unfetched_avxvnni(void);
 const struct cpu_kernels *cpu_kernels_unfetched_avx512(void);
 const struct cpu_kernels *cpu_kernels_unfetched_neon(void);
+const struct cpu_kernels *cpu_kernels_unfetched_i8mm(void);
 
 const struct cpu_kernels *cpu_kernels_unfetched(const struct cpu_kernels *k) {
 #if defined(__x86_64__)
@@ -18,6 +19,7 @@ const struct cpu_kernels *cpu_kernels_unfetched(const struct cpu_kernels *k) {
     if (!strcmp(k->name, "avx512")) return cpu_kernels_unfetched_avx512();
 #elif defined(__aarch64__)
     if (!strcmp(k->name, "neon")) return cpu_kernels_unfetched_neon();
+    if (!strcmp(k->name, "neon-i8mm")) return cpu_kernels_unfetched_i8mm();
 #endif
     return k;
 }

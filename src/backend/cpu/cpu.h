@@ -5,8 +5,8 @@
  * in both. The KV cache is bf16 in default mode and float32 otherwise, unless be_options.kv says; recurrent state is always float32.
  *
  * One family, one file: linear.c, moe.c, gdn.c, attn.c, norm.c (embed, add_norm, head, argmax). Inner kernels per instruction set:
- * kernels_portable.c, kernels_avx2.c, kernels_avxvnni.c, kernels_avx512.c, kernels_neon.c, each filling a struct cpu_kernels (isa.c chooses
- * one); a family's loops are written once and call the table.
+ * kernels_portable.c, kernels_avx2.c, kernels_avxvnni.c, kernels_avx512.c, kernels_neon.c, kernels_i8mm.c, each filling a struct cpu_kernels
+ * (isa.c chooses one); a family's loops are written once and call the table.
  */
 #ifndef BACKEND_CPU_CPU_H
 #define BACKEND_CPU_CPU_H
@@ -72,6 +72,7 @@ const struct cpu_kernels *cpu_kernels_avx2(void);    /* AVX2, FMA */
 const struct cpu_kernels *cpu_kernels_avxvnni(void); /* besides, AVX-VNNI: "avx2-vnni" */
 const struct cpu_kernels *cpu_kernels_avx512(void);  /* AVX-512 F, BW, VL, DQ, VNNI */
 const struct cpu_kernels *cpu_kernels_neon(void);    /* with dotprod */
+const struct cpu_kernels *cpu_kernels_i8mm(void);    /* besides, with int8 matrix products: "neon-i8mm" */
 
 /* isa.c: the tables that this build has and this processor can run, portable first, best last; returns how many (at most CPU_ISAS). */
 #define CPU_ISAS 4

@@ -25,17 +25,29 @@ static bool has_avx512(void) {
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
 #elif defined(__aarch64__)
-static bool has_dotprod(void) {
+/* Bit `bit` of the system's word `word` (Linux), or the name of the feature (macOS). */
+static bool has(unsigned long word, int bit, const char *name) {
 #if defined(__linux__)
-    return getauxval(AT_HWCAP) >> 20 & 1; /* HWCAP_ASIMDDP */
+    (void)name;
+    return getauxval(word) >> bit & 1;
 #elif defined(__APPLE__)
-    int has = 0;
-    size_t size = sizeof has;
-    return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, NULL, 0) == 0 && has;
+    int is = 0;
+    size_t size = sizeof is;
+    (void)word;
+    (void)bit;
+    return sysctlbyname(name, &is, &size, NULL, 0) == 0 && is;
 #else
+    (void)word;
+    (void)bit;
+    (void)name;
     return false;
 #endif
 }
+#ifndef __linux__
+enum { AT_HWCAP, AT_HWCAP2 };
+#endif
+static bool has_dotprod(void) { return has(AT_HWCAP, 20, "hw.optional.arm.FEAT_DotProd"); }             /* HWCAP_ASIMDDP */
+static bool has_i8mm(void) { return has_dotprod() && has(AT_HWCAP2, 13, "hw.optional.arm.FEAT_I8MM"); } /* HWCAP2_I8MM */
 #endif
 
 int cpu_isa_list(const struct cpu_kernels *out[CPU_ISAS]) {
@@ -47,6 +59,7 @@ int cpu_isa_list(const struct cpu_kernels *out[CPU_ISAS]) {
     if (has_avx512()) out[n++] = cpu_kernels_avx512();
 #elif defined(__aarch64__)
     if (has_dotprod()) out[n++] = cpu_kernels_neon();
+    if (has_i8mm()) out[n++] = cpu_kernels_i8mm();
 #endif
     return n;
 }

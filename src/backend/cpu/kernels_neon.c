@@ -1,7 +1,9 @@
-/* backend/cpu/kernels_neon.c - the inner kernels for 64-bit ARM with the dot product instructions.
+/* backend/cpu/kernels_neon.c - the inner kernels for 64-bit ARM with the dot product instructions; with int8 matrix products where
+ * kernels_i8mm.c compiles it.
  *
  * Codes are at most 15, so they may be multiplied as signed bytes. Two routes as in kernels_avx2.c: along the weight rows, eight groups at
- * a time, and by tiles of 16 weight rows whose vectors hold four codes of each of four rows.
+ * a time, and by tiles of 16 weight rows whose vectors hold four codes of each of four rows, or, for matrix products, eight codes of each
+ * of two.
  */
 #include "backend/cpu/cpu.h"
 #include <arm_neon.h>
@@ -103,9 +105,15 @@ static void along_rows(const struct weight_rows *w, int o, int outs, const struc
 
 /* ---- by tiles ---- */
 
-/* Eight groups of sixteen weight rows. code[g][nibble][j][h]: bytes 4j..4j+3 of the low or high nibbles of rows 4h..4h+3. */
+#ifdef __ARM_FEATURE_MATMUL_INT8
+enum { WORDS = 4, SETS = TILE / 2 }; /* of 8 bytes, of two rows */
+#else
+enum { WORDS = 8, SETS = QUADS }; /* of 4 bytes, of four rows */
+#endif
+
+/* Eight groups of sixteen weight rows. code[g][nibble][j][h]: word j of the low or high nibbles of the rows of set h. */
 struct tile {
-    int8x16_t code[LANES][2][8][QUADS];
+    int8x16_t code[LANES][2][WORDS][SETS];
     float32x4_t scale[LANES][QUADS], bias[LANES][QUADS];
 };
 struct lanes {
@@ -136,40 +144,87 @@ static inline void turn_floats(const uint8_t *p, size_t stride, int n, float32x4
     }
 }
 
+/* Codes of word j of set h of group g. */
+static inline void put_codes(struct tile *t, int g, int j, int h, uint8x16_t c) {
+    t->code[g][0][j][h] = vreinterpretq_s8_u8(vandq_u8(c, vdupq_n_u8(15)));
+    t->code[g][1][j][h] = vreinterpretq_s8_u8(vshrq_n_u8(c, 4));
+}
+
+/* One group of four weight rows, `row` bytes apart: quad h. */
+static inline void load_codes(struct tile *t, int g, int h, const uint8_t *codes, size_t row) {
+    for (int part = 0; part < 2; part++) {
+        uint32x4_t in[4], out[4];
+        for (int i = 0; i < 4; i++) in[i] = vreinterpretq_u32_u8(vld1q_u8(codes + i * row + part * 16));
+#ifdef __ARM_FEATURE_MATMUL_INT8
+        for (int i = 0; i < 2; i++) {
+            uint64x2_t a = vreinterpretq_u64_u32(in[2 * i]), b = vreinterpretq_u64_u32(in[2 * i + 1]);
+            out[i] = vreinterpretq_u32_u64(vtrn1q_u64(a, b));
+            out[2 + i] = vreinterpretq_u32_u64(vtrn2q_u64(a, b));
+        }
+        for (int j = 0; j < 4; j++) put_codes(t, g, 2 * part + j / 2, 2 * h + j % 2, vreinterpretq_u8_u32(out[j]));
+#else
+        turn_words(in, out);
+        for (int j = 0; j < 4; j++) put_codes(t, g, 4 * part + j, h, vreinterpretq_u8_u32(out[j]));
+#endif
+    }
+}
+
 /* Groups [g0, g0+n) of weight rows o.. of w. */
 static void load_tile(struct tile *t, const struct weight_rows *w, int o, int g0, int n) {
-    const uint8x16_t mask = vdupq_n_u8(15);
     size_t row = (size_t)w->in / 2, groups = (size_t)w->in / GROUP;
     for (int h = 0; h < QUADS; h++) {
         size_t first = (size_t)o + 4 * h;
         const uint8_t *codes = w->codes + first * row + (size_t)g0 * GROUP / 2;
-        for (int g = 0; g < n; g++) {
-            for (int part = 0; part < 2; part++) {
-                uint32x4_t in[4], out[4];
-                for (int i = 0; i < 4; i++) in[i] = vreinterpretq_u32_u8(vld1q_u8(codes + i * row + g * GROUP / 2 + part * 16));
-                turn_words(in, out);
-                for (int j = 0; j < 4; j++) {
-                    uint8x16_t c = vreinterpretq_u8_u32(out[j]);
-                    t->code[g][0][4 * part + j][h] = vreinterpretq_s8_u8(vandq_u8(c, mask));
-                    t->code[g][1][4 * part + j][h] = vreinterpretq_s8_u8(vshrq_n_u8(c, 4));
-                }
-            }
-        }
+        for (int g = 0; g < n; g++) load_codes(t, g, h, codes + g * GROUP / 2, row);
         turn_floats(w->scales + (first * groups + g0) * 2, groups * 2, n, t->scale, h);
         turn_floats(w->biases + (first * groups + g0) * 2, groups * 2, n, t->bias, h);
     }
 }
 
-/* One group of the tile times `rows` (a constant, at most STEP) activation rows. */
-static inline __attribute__((always_inline)) void tile_group(const struct tile *t, int k, const struct act_row *x, int g, int rows,
-                                                             struct lanes *lanes) {
-    int32x4_t dot[STEP][QUADS];
+#ifdef __ARM_FEATURE_MATMUL_INT8
+/* The integer products of one group of the tile with `rows` (a constant, at most STEP) activation rows, two by two; the last of an odd
+ * number meets itself. */
+static inline __attribute__((always_inline)) void tile_dots(const struct tile *t, int k, const struct act_row *x, int g, int rows,
+                                                            int32x4_t dot[STEP][QUADS]) {
+    int32x4_t sum[STEP / 2][SETS];
+    UNROLL
+    for (int p = 0; p < (rows + 1) / 2; p++)
+        for (int h = 0; h < SETS; h++) sum[p][h] = vdupq_n_s32(0);
+    UNROLL
+    for (int part = 0; part < 4; part++) { /* 16 activation bytes at a time: the even ones, then the odd ones */
+        const int8x16_t(*code)[SETS] = &t->code[k][part / 2][part % 2 * 2];
+        UNROLL
+        for (int p = 0; p < (rows + 1) / 2; p++) {
+            const int8_t *a = x[2 * p].q, *b = x[2 * p + (2 * p + 1 < rows)].q;
+            size_t at = (size_t)g * GROUP + part * 16;
+            int64x2_t first = vreinterpretq_s64_s8(vld1q_s8(a + at)), second = vreinterpretq_s64_s8(vld1q_s8(b + at));
+            int8x16_t q[2] = {vreinterpretq_s8_s64(vtrn1q_s64(first, second)), vreinterpretq_s8_s64(vtrn2q_s64(first, second))};
+            UNROLL
+            for (int h = 0; h < SETS; h++) {
+                sum[p][h] = vmmlaq_s32(sum[p][h], code[0][h], q[0]);
+                sum[p][h] = vmmlaq_s32(sum[p][h], code[1][h], q[1]);
+            }
+        }
+    }
+    UNROLL
+    for (int r = 0; r < rows; r++) { /* a sum is {weight row 0 by a, by b, weight row 1 by a, by b} */
+        UNROLL
+        for (int h = 0; h < QUADS; h++) {
+            const int32x4_t *s = &sum[r / 2][2 * h];
+            dot[r][h] = r % 2 ? vuzp2q_s32(s[0], s[1]) : vuzp1q_s32(s[0], s[1]);
+        }
+    }
+}
+#else
+/* The integer products of one group of the tile with `rows` (a constant, at most STEP) activation rows. */
+static inline __attribute__((always_inline)) void tile_dots(const struct tile *t, int k, const struct act_row *x, int g, int rows,
+                                                            int32x4_t dot[STEP][QUADS]) {
     UNROLL
     for (int r = 0; r < rows; r++)
         for (int h = 0; h < QUADS; h++) dot[r][h] = vdupq_n_s32(0);
     UNROLL
     for (int part = 0; part < 4; part++) { /* 16 activation bytes at a time: the even ones, then the odd ones */
-        const int8x16_t(*code)[QUADS] = &t->code[k][part / 2][part % 2 * 4];
+        const int8x16_t(*code)[SETS] = &t->code[k][part / 2][part % 2 * 4];
         int8x16_t q[STEP];
         UNROLL
         for (int r = 0; r < rows; r++) q[r] = vld1q_s8(x[r].q + (size_t)g * GROUP + part * 16);
@@ -184,6 +239,14 @@ static inline __attribute__((always_inline)) void tile_group(const struct tile *
             }
         }
     }
+}
+#endif
+
+/* One group of the tile times `rows` (a constant, at most STEP) activation rows. */
+static inline __attribute__((always_inline)) void tile_group(const struct tile *t, int k, const struct act_row *x, int g, int rows,
+                                                             struct lanes *lanes) {
+    int32x4_t dot[STEP][QUADS];
+    tile_dots(t, k, x, g, rows, dot);
     UNROLL
     for (int r = 0; r < rows; r++) {
         UNROLL
@@ -199,7 +262,11 @@ static void tile_rows(const struct tile *t, const struct act_row *x, int rows, i
     int r = 0;
     for (; r + STEP <= rows; r += STEP)
         for (int k = 0; k < n; k++) tile_group(t, k, x + r, g0 + k, STEP, lanes + r);
-    for (; r < rows; r++)
+    if (rows - r >= 2) {
+        for (int k = 0; k < n; k++) tile_group(t, k, x + r, g0 + k, 2, lanes + r);
+        r += 2;
+    }
+    if (r < rows)
         for (int k = 0; k < n; k++) tile_group(t, k, x + r, g0 + k, 1, lanes + r);
 }
 
@@ -340,9 +407,13 @@ static float dot(const float *a, const float *b, int n) {
     return sum;
 }
 
-const struct cpu_kernels *cpu_kernels_neon(void) {
+#ifndef CPU_TABLE
+#define CPU_TABLE cpu_kernels_neon
+#define CPU_NAME  "neon"
+#endif
+const struct cpu_kernels *CPU_TABLE(void) {
     static const struct cpu_kernels table = {
-        .name = "neon",
+        .name = CPU_NAME,
         .mul4_q8 = mul4_q8,
         .mul4_f32 = mul4_f32,
         .mul8_f32 = mul8_f32,

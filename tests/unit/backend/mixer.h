@@ -7,7 +7,7 @@
 #include "base/num.h"
 #include <math.h>
 
-static const char *const isa_names[] = {"portable", "avx2", "avx2-vnni", "avx512", "neon"};
+static const char *const isa_names[] = {"portable", "avx2", "avx2-vnni", "avx512", "neon", "neon-i8mm"};
 
 /* NULL where this processor lacks the instruction set. kv: bits, 0 for the mode's own. */
 static struct backend *open_kv(const char *isa, int threads, enum be_compute compute, int kv, const struct be_dims *d) {

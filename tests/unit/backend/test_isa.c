@@ -28,7 +28,9 @@ static void found_as_the_system_says(void **state) {
     if (avx2 && FLAG("avx_vnni")) expect[n++] = "avx2-vnni";
     if (avx2 && FLAG("avx512f") && FLAG("avx512bw") && FLAG("avx512vl") && FLAG("avx512dq") && FLAG("avx512_vnni")) expect[n++] = "avx512";
 #elif defined(__aarch64__)
-    if (has(text.data, "\nFeatures", "asimddp")) expect[n++] = "neon";
+    bool dotprod = has(text.data, "\nFeatures", "asimddp");
+    if (dotprod) expect[n++] = "neon";
+    if (dotprod && has(text.data, "\nFeatures", "i8mm")) expect[n++] = "neon-i8mm";
 #endif
     assert_int_equal(found, n);
     for (int i = 0; i < n; i++) assert_string_equal(list[i]->name, expect[i]);
