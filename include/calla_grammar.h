@@ -36,6 +36,12 @@ int calla_grammar_open(struct calla_grammar **out, struct calla_vocabulary *v, c
 typedef bool calla_grammar_stop_fn(void *ctx);
 int calla_grammar_open_watched(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n,
                                calla_grammar_stop_fn *stop, void *ctx, struct calla_error *err);
+/* A call of one of `tools` ([n] bytes, an OpenAI request's array; its functions are as calla_functions_read allows), in the form of the
+ * chat template from just behind "<tool_call>" to just before "</tool_call>". Parameters are declared ones, each at most once and in any
+ * order, the required ones present, and values that are no text of their schema; docs/grammar.md has the rest. A function that says
+ * `"strict": false`, or whose parameters cannot be enforced, may have any; where one says `"strict": true` that is CALLA_E_INVALID. */
+int calla_grammar_open_calls(struct calla_grammar **out, struct calla_vocabulary *v, const char *tools, size_t n,
+                             calla_grammar_stop_fn *stop, void *ctx, struct calla_error *err);
 void calla_grammar_close(struct calla_grammar *g);
 struct calla_grammar_info {
     uint32_t rules, states; /* of the compiled automaton */
@@ -49,8 +55,9 @@ void calla_grammar_info(struct calla_grammar *g, struct calla_grammar_info *out)
 struct calla_grammar_cache;
 int calla_grammar_cache_open(struct calla_grammar_cache **out, struct calla_vocabulary *v, size_t max_bytes, struct calla_error *err);
 void calla_grammar_cache_close(struct calla_grammar_cache *c); /* grammars that were got from it live on until they are closed */
-/* As calla_grammar_open_watched, of what is there already if it is; calla_grammar_close gives it back. */
-int calla_grammar_cache_get(struct calla_grammar_cache *c, const char *schema, size_t n, calla_grammar_stop_fn *stop, void *ctx,
+/* As calla_grammar_open_watched or, with `calls`, calla_grammar_open_calls, of what is there already if it is; calla_grammar_close gives it
+ * back. */
+int calla_grammar_cache_get(struct calla_grammar_cache *c, bool calls, const char *text, size_t n, calla_grammar_stop_fn *stop, void *ctx,
                             struct calla_grammar **out, struct calla_error *err);
 
 /* ---- matcher ---- */
@@ -58,6 +65,7 @@ struct calla_matcher;
 /* At the beginning of a text. newlines: up to two may come before it, as after a think block. g must outlive it. */
 int calla_matcher_open(struct calla_matcher **out, struct calla_grammar *g, bool newlines, struct calla_error *err);
 void calla_matcher_close(struct calla_matcher *m);
+void calla_matcher_restart(struct calla_matcher *m, bool newlines); /* at the beginning again */
 /* Go on by n bytes, or by one id (a stop id: the end, where the text is complete). False where they do not fit, and then nothing has
  * changed; also when out of memory. */
 bool calla_matcher_feed(struct calla_matcher *m, const char *bytes, size_t n);

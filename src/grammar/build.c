@@ -7,7 +7,7 @@
 enum kind { SKIP, BYTES, CALL };
 struct sketch_edge {
     uint8_t kind, lo, hi, flags;
-    uint32_t rule, to, next;
+    uint32_t rule, to, next; /* rule: of BYTES the set of bits */
 };
 #define NONE UINT32_MAX
 
@@ -87,6 +87,10 @@ void build_skip(struct build *b, uint32_t from, uint32_t to) { add_edge(b, from,
 void build_bytes(struct build *b, uint32_t from, unsigned lo, unsigned hi, unsigned flags, uint32_t to) {
     if (lo > hi) return;
     add_edge(b, from, (struct sketch_edge){BYTES, (uint8_t)lo, (uint8_t)hi, (uint8_t)flags, 0, to, 0});
+}
+
+void build_byte_set(struct build *b, uint32_t from, unsigned byte, unsigned flags, uint32_t set, uint32_t to) {
+    add_edge(b, from, (struct sketch_edge){BYTES, (uint8_t)byte, (uint8_t)byte, (uint8_t)flags, set, to, 0});
 }
 
 void build_call(struct build *b, uint32_t from, uint32_t rule, unsigned flags, uint32_t to) {
@@ -226,7 +230,7 @@ static void join_bytes(struct build *b, struct sets *s, uint32_t k, uint32_t end
             continue;
         }
         if (open.lo <= open.hi) add_machine_edge(b, at, open);
-        open = (struct machine_edge){(uint8_t)byte, (uint8_t)byte, 0, to};
+        open = (struct machine_edge){(uint8_t)byte, (uint8_t)byte, 0, to, 0};
     }
     if (open.lo <= open.hi) add_machine_edge(b, at, open);
 }
@@ -274,7 +278,7 @@ static void copy_flagged(struct build *b, struct sets *s, uint32_t k, uint32_t e
             if (edge.kind != BYTES || !edge.flags) continue;
             s->list[0] = edge.to;
             s->n_list = 1;
-            add_machine_edge(b, at, (struct machine_edge){edge.lo, edge.hi, edge.flags, s->base + set_of(b, s, end)});
+            add_machine_edge(b, at, (struct machine_edge){edge.lo, edge.hi, edge.flags, s->base + set_of(b, s, end), edge.rule});
         }
     }
 }

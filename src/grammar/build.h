@@ -40,6 +40,8 @@ void build_begin(struct build *b);
 uint32_t build_state(struct build *b);
 void build_skip(struct build *b, uint32_t from, uint32_t to); /* without reading anything */
 void build_bytes(struct build *b, uint32_t from, unsigned lo, unsigned hi, unsigned flags, uint32_t to);
+/* One byte, under the flags for sets of bits. */
+void build_byte_set(struct build *b, uint32_t from, unsigned byte, unsigned flags, uint32_t set, uint32_t to);
 void build_call(struct build *b, uint32_t from, uint32_t rule, unsigned flags, uint32_t to);
 uint32_t build_text(struct build *b, uint32_t from, const char *text, size_t n); /* these bytes; returns the state behind them */
 /* The sketch from `start` to `end` becomes the rule. */

@@ -8,6 +8,7 @@ struct entry {
     struct entry *next;
     struct calla_grammar *g; /* one use is the cache's */
     uint64_t hash;
+    bool calls;
     size_t n;    /* SIZE_MAX: any object */
     char text[]; /* [n] */
 };
@@ -50,10 +51,10 @@ static uint64_t hash_of(const char *text, size_t n) {
 }
 
 /* The grammar of a text, which becomes the first; NULL: not there. The lock is held. */
-static struct calla_grammar *find(struct calla_grammar_cache *c, uint64_t hash, const char *text, size_t n) {
+static struct calla_grammar *find(struct calla_grammar_cache *c, uint64_t hash, bool calls, const char *text, size_t n) {
     for (struct entry **at = &c->entries; *at; at = &(*at)->next) {
         struct entry *e = *at;
-        if (e->hash != hash || e->n != n || (text && memcmp(e->text, text, n) != 0)) continue;
+        if (e->hash != hash || e->calls != calls || e->n != n || (text && memcmp(e->text, text, n) != 0)) continue;
         *at = e->next;
         e->next = c->entries;
         c->entries = e;
@@ -79,32 +80,34 @@ static void trim(struct calla_grammar_cache *c) {
 }
 
 /* Keep g, of which the caller has a use; a cache that cannot is as good as none. The lock is held. */
-static void keep(struct calla_grammar_cache *c, struct calla_grammar *g, uint64_t hash, const char *text, size_t n) {
+static void keep(struct calla_grammar_cache *c, struct calla_grammar *g, uint64_t hash, bool calls, const char *text, size_t n) {
     struct entry *e = mem_calloc(1, sizeof *e + (text ? n : 0));
     if (!e) return;
     e->g = g;
     e->hash = hash;
     e->n = n;
+    e->calls = calls;
     if (text) memcpy(e->text, text, n);
     atomic_fetch_add(&g->uses, 1);
     e->next = c->entries;
     c->entries = e;
 }
 
-int calla_grammar_cache_get(struct calla_grammar_cache *c, const char *schema, size_t n, calla_grammar_stop_fn *stop, void *ctx,
+int calla_grammar_cache_get(struct calla_grammar_cache *c, bool calls, const char *text, size_t n, calla_grammar_stop_fn *stop, void *ctx,
                             struct calla_grammar **out, struct calla_error *err) {
-    const size_t key_n = schema ? n : SIZE_MAX;
-    const uint64_t hash = schema ? hash_of(schema, n) : 0;
+    const size_t key_n = text ? n : SIZE_MAX;
+    const uint64_t hash = text ? hash_of(text, n) : 0;
     pthread_mutex_lock(&c->lock);
-    *out = find(c, hash, schema, key_n);
+    *out = find(c, hash, calls, text, key_n);
     trim(c);
     pthread_mutex_unlock(&c->lock);
     if (*out) return 0;
-    int rc = calla_grammar_open_watched(out, c->v, schema, n, stop, ctx, err);
+    int rc = calls ? calla_grammar_open_calls(out, c->v, text, n, stop, ctx, err)
+                   : calla_grammar_open_watched(out, c->v, text, n, stop, ctx, err);
     if (rc) return rc;
     pthread_mutex_lock(&c->lock);
-    struct calla_grammar *other = find(c, hash, schema, key_n); /* compiled by another thread meanwhile */
-    if (!other) keep(c, *out, hash, schema, key_n);
+    struct calla_grammar *other = find(c, hash, calls, text, key_n); /* compiled by another thread meanwhile */
+    if (!other) keep(c, *out, hash, calls, text, key_n);
     trim(c);
     pthread_mutex_unlock(&c->lock);
     if (other) calla_grammar_close(*out), *out = other;

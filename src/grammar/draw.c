@@ -1,54 +1,36 @@
-/* draw.c - see draw.h. Rules are drawn one at a time from a list of those that were asked for; the same text of schema is one rule. */
-#include "grammar/draw.h"
-#include "grammar/schema.h"
+/* draw.c - see draw.h and drawing.h. */
+#include "grammar/drawing.h"
 #include <stdio.h>
 #include <string.h>
 
-enum kind { NODE, NAME, SPACE, STRING, COUNTED_STRING, PATTERN, KEY, ANY_OBJECT, ANY_ARRAY, INTEGER, NUMBER, ARRAY, MAP };
-struct task {
-    enum kind kind;
-    uint32_t rule, min, max;
-    const struct json *node;
-    struct schema *schema; /* PATTERN, KEY, ARRAY, MAP */
-    struct task *next;     /* in the order they were asked for */
-    struct task *same;     /* of one bucket */
-};
-#define BUCKETS 1024
-struct drawing {
-    struct build b;
-    struct schema_reader r;
-    struct arena arena;
-    struct task *first, *last, *buckets[BUCKETS];
-    uint32_t unique; /* tells tasks apart that are never the same */
-};
+bool draw_failed(const struct drawing *d) { return d->b.rc || d->r.rc; }
 
-static bool failed(const struct drawing *d) { return d->b.rc || d->r.rc; }
-
-static uint32_t hash_of(const struct task *t) {
+static uint32_t hash_of(const struct draw_task *t) {
     uint32_t h = 2166136261u ^ (uint32_t)t->kind;
     const struct slice text = t->node ? t->node->raw : t->kind == PATTERN && t->schema ? t->schema->pattern : (struct slice){NULL, 0};
     for (size_t i = 0; i < text.n; i++) h = (h ^ (unsigned char)text.p[i]) * 16777619u;
-    return ((h ^ t->min) * 16777619u ^ t->max) % BUCKETS;
+    return ((h ^ t->min) * 16777619u ^ t->max) % DRAW_BUCKETS;
 }
 
-static bool same_task(const struct task *a, const struct task *b) {
-    if (a->kind != b->kind || a->min != b->min || a->max != b->max) return false;
+static bool same_task(const struct draw_task *a, const struct draw_task *b) {
+    if (a->kind != b->kind || a->min != b->min || a->max != b->max || a->root != b->root) return false;
     if (a->kind == PATTERN)
         return slice_eq(a->schema->pattern, b->schema->pattern) && (a->schema->pattern.p || slice_eq(a->schema->format, b->schema->format));
     if (a->schema || b->schema) return false;
     return a->node == b->node || (a->node && b->node && slice_eq(a->node->raw, b->node->raw));
 }
 
-/* The rule for a task, asked for if it is new. */
-static uint32_t rule_for(struct drawing *d, struct task wanted) {
+uint32_t draw_rule(struct drawing *d, struct draw_task wanted) {
     uint32_t bucket = hash_of(&wanted);
+    if (wanted.node || wanted.schema) wanted.root = d->r.root;
+    if (wanted.kind == PATTERN) wanted.root = NULL;
     if (wanted.node) build_spend(&d->b, wanted.node->raw.n / 16);
     if (wanted.kind == PATTERN && wanted.schema) build_spend(&d->b, wanted.schema->pattern.n / 16);
-    for (struct task *t = d->buckets[bucket]; t; t = t->same) {
+    for (struct draw_task *t = d->buckets[bucket]; t; t = t->same) {
         if (same_task(t, &wanted)) return t->rule;
         build_spend(&d->b, 1);
     }
-    struct task *task = arena_alloc(&d->arena, sizeof *task);
+    struct draw_task *task = arena_alloc(&d->arena, sizeof *task);
     if (!task) return (uint32_t)build_fail(&d->b, CALLA_E_MEMORY, "grammar: out of memory");
     *task = wanted;
     task->rule = build_rule(&d->b);
@@ -61,9 +43,9 @@ static uint32_t rule_for(struct drawing *d, struct task wanted) {
     return task->rule;
 }
 
-static uint32_t shared_rule(struct drawing *d, enum kind kind) { return rule_for(d, (struct task){.kind = kind}); }
+static uint32_t shared_rule(struct drawing *d, enum draw_kind kind) { return draw_rule(d, (struct draw_task){.kind = kind}); }
 
-static struct schema *keep(struct drawing *d, const struct schema *s) {
+struct schema *draw_keep(struct drawing *d, const struct schema *s) {
     struct schema *copy = arena_alloc(&d->arena, sizeof *copy);
     if (copy) *copy = *s;
     else build_fail(&d->b, CALLA_E_MEMORY, "grammar: out of memory");
@@ -115,8 +97,6 @@ static void draw_any(struct drawing *d, uint32_t from, uint32_t to) {
 
 /* ---- values of schemas ---- */
 
-static void draw_schema_types(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to);
-
 /* Nothing but a type, perhaps: no need to read it all to see that it is no shared rule. */
 static bool may_be_plain(const struct json *node) {
     static const char *const heavy[] = {"properties", "items", "prefixItems", "enum", "const", "anyOf", "oneOf", "allOf", "$ref"};
@@ -138,12 +118,12 @@ static void draw_value(struct drawing *d, const struct json *node, uint32_t from
     schema_spend(&d->r, 16 + (node ? 4 * node->count : 0));
     if (may_be_plain(node)) schema_merge(&d->r, &s, node, 0);
     else s.nothing = true;
-    if (failed(d)) return;
+    if (draw_failed(d)) return;
     unsigned types = schema_types(&s);
     if (is_plain(&s) && types == TYPE_STRING) build_call(&d->b, from, shared_rule(d, STRING), flags, to);
     else if (is_plain(&s) && types == TYPE_INTEGER) build_call(&d->b, from, shared_rule(d, INTEGER), flags, to);
     else if (is_plain(&s) && types == (TYPE_INTEGER | TYPE_NUMBER)) build_call(&d->b, from, shared_rule(d, NUMBER), flags, to);
-    else build_call(&d->b, from, rule_for(d, (struct task){.kind = NODE, .node = node}), flags, to);
+    else build_call(&d->b, from, draw_rule(d, (struct draw_task){.kind = NODE, .node = node}), flags, to);
 }
 
 /* ---- arrays ---- */
@@ -153,14 +133,14 @@ static void draw_array(struct drawing *d, const struct schema *s, bool counted, 
     uint32_t open = build_text(&d->b, from, "[", 1), done = 0;
     const struct json *item = s->prefix ? s->prefix->child : NULL;
     bool rest = s->has_items || !s->prefix;
-    for (; item && done < s->max_items && !failed(d); item = item->next, done++) { /* `open` is behind so many items, or the bracket */
+    for (; item && done < s->max_items && !draw_failed(d); item = item->next, done++) { /* `open` is behind so many items, or the bracket */
         uint32_t behind = build_state(&d->b);
         if (done >= s->min_items) closing(d, open, ']', 0, to);
         draw_value(d, item, done ? comma(d, open, 0) : maybe_space(d, open), 0, behind);
         open = behind;
     }
     if (done >= s->min_items) closing(d, open, ']', 0, to);
-    if (!rest || done >= s->max_items || failed(d)) return;
+    if (!rest || done >= s->max_items || draw_failed(d)) return;
     uint32_t behind = build_state(&d->b);
     draw_value(d, s->items, done ? comma(d, open, 0) : maybe_space(d, open), counted ? MACHINE_COUNT : 0, behind);
     draw_value(d, s->items, comma(d, behind, counted ? MACHINE_BELOW_MAX : 0), counted ? MACHINE_COUNT : 0, behind);
@@ -181,7 +161,7 @@ static void draw_array_value(struct drawing *d, const struct schema *s, uint32_t
         draw_array(d, s, false, from, to);
         return;
     }
-    build_call(&d->b, from, rule_for(d, (struct task){.kind = ARRAY, .min = min, .max = max, .schema = keep(d, s)}), 0, to);
+    build_call(&d->b, from, draw_rule(d, (struct draw_task){.kind = ARRAY, .min = min, .max = max, .schema = draw_keep(d, s)}), 0, to);
 }
 
 /* ---- objects ---- */
@@ -194,9 +174,9 @@ static void draw_member(struct drawing *d, const struct schema *s, uint32_t key_
 }
 
 static uint32_t key_rule(struct drawing *d, const struct schema *s) {
-    if (s->names) return rule_for(d, (struct task){.kind = NAME, .node = schema_target(&d->r, s->names)});
+    if (s->names) return draw_rule(d, (struct draw_task){.kind = NAME, .node = schema_target(&d->r, s->names)});
     if (!s->properties) return shared_rule(d, STRING);
-    return rule_for(d, (struct task){.kind = KEY, .min = d->unique++, .schema = keep(d, s)});
+    return draw_rule(d, (struct draw_task){.kind = KEY, .min = d->unique++, .schema = draw_keep(d, s)});
 }
 
 static void draw_map(struct drawing *d, const struct schema *s, bool counted, uint32_t from, uint32_t to) {
@@ -228,7 +208,7 @@ static void draw_object(struct drawing *d, const struct schema *s, uint32_t from
     if (!required_left) closing(d, open, '}', 0, to);
     build_skip(&d->b, maybe_space(d, open), choice[0]);
     uint32_t i = 0;
-    for (const struct schema_property *p = s->properties; p && !failed(d); p = p->next, i++) {
+    for (const struct schema_property *p = s->properties; p && !draw_failed(d); p = p->next, i++) {
         str_clear(&key);
         json_write_string(&key, p->name.p, p->name.n);
         if (key.failed) build_fail(&d->b, CALLA_E_MEMORY, "grammar: out of memory");
@@ -240,7 +220,7 @@ static void draw_object(struct drawing *d, const struct schema *s, uint32_t from
         build_skip(&d->b, comma(d, after[i + 1], 0), choice[i + 1]);
         if (!required_left) closing(d, after[i + 1], '}', 0, to);
     }
-    if (more && !failed(d)) {
+    if (more && !draw_failed(d)) {
         uint32_t others = build_state(&d->b), rule = key_rule(d, s);
         draw_member(d, s, rule, choice[n], 0, others);
         build_skip(&d->b, comma(d, others, 0), choice[n]);
@@ -259,14 +239,14 @@ static void draw_object_value(struct drawing *d, const struct schema *s, uint32_
         if (bounded && !implied && (s->min_properties > required || s->max_properties != MACHINE_NO_MAX))
             schema_fail(&d->r, NULL, "minProperties and maxProperties cannot be enforced besides properties");
         if (s->names) schema_fail(&d->r, s->names, "cannot be enforced besides properties");
-        if (!failed(d)) draw_object(d, s, from, to);
+        if (!draw_failed(d)) draw_object(d, s, from, to);
         return;
     }
     if (!bounded && !s->has_additional && !s->names && !s->has_properties) build_call(&d->b, from, shared_rule(d, ANY_OBJECT), 0, to);
     else if (s->min_properties <= 1 && (s->max_properties == MACHINE_NO_MAX || s->max_properties == 0)) draw_map(d, s, false, from, to);
     else {
-        struct task t = {.kind = MAP, .min = s->min_properties, .max = s->max_properties, .schema = keep(d, s)};
-        build_call(&d->b, from, rule_for(d, t), 0, to);
+        struct draw_task t = {.kind = MAP, .min = s->min_properties, .max = s->max_properties, .schema = draw_keep(d, s)};
+        build_call(&d->b, from, draw_rule(d, t), 0, to);
     }
 }
 
@@ -306,12 +286,12 @@ static struct slice format_pattern(struct slice format) {
 
 static void draw_string(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to) {
     bool pattern = s->pattern.p || format_pattern(s->format).p;
-    enum kind kind = pattern ? PATTERN : s->min_length || s->max_length != MACHINE_NO_MAX ? COUNTED_STRING : STRING;
+    enum draw_kind kind = pattern ? PATTERN : s->min_length || s->max_length != MACHINE_NO_MAX ? COUNTED_STRING : STRING;
     if (s->min_length > s->max_length) return;
-    struct task t = {.kind = kind};
+    struct draw_task t = {.kind = kind};
     if (kind != STRING) t.min = s->min_length, t.max = s->max_length;
-    if (pattern) t.schema = keep(d, s);
-    if (!failed(d)) build_call(&d->b, from, rule_for(d, t), 0, to);
+    if (pattern) t.schema = draw_keep(d, s);
+    if (!draw_failed(d)) build_call(&d->b, from, draw_rule(d, t), 0, to);
 }
 
 static void draw_number(struct drawing *d, const struct schema *s, bool integer, uint32_t from, uint32_t to) {
@@ -334,31 +314,32 @@ static unsigned type_of(const struct json *v) {
     }
 }
 
-/* enum and const: those values that the other keywords leave, as compact JSON. */
-static void draw_values(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to) {
+/* enum and const: those values that the other keywords leave, as compact JSON; bare: strings as they are. */
+static void draw_values(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to, bool bare) {
     struct str text = {0};
     if (s->pattern.p || s->min_length || s->max_length != MACHINE_NO_MAX || s->low.given || s->high.given || s->min_items ||
         s->max_items != MACHINE_NO_MAX || s->properties || s->has_additional || s->names || s->min_properties ||
         s->max_properties != MACHINE_NO_MAX || s->has_items || s->prefix || format_pattern(s->format).p)
         schema_fail(&d->r, s->values ? s->values->value : NULL,
                     "cannot be enforced together with other limits of the value; leave those out");
-    for (const struct schema_value *v = s->values; v && !failed(d); v = v->next) {
+    for (const struct schema_value *v = s->values; v && !draw_failed(d); v = v->next) {
         schema_spend(&d->r, 4);
         if (!(schema_types(s) & type_of(v->value))) continue;
         schema_spend(&d->r, v->value->raw.n);
         str_clear(&text);
-        json_write_compact(&text, v->value);
+        if (bare && v->value->type == JSON_STRING) str_slice(&text, v->value->string);
+        else json_write_compact(&text, v->value);
         if (text.failed) build_fail(&d->b, CALLA_E_MEMORY, "grammar: out of memory");
-        else word(d, from, text.data, text.len, to);
+        else word(d, from, text.len ? text.data : "", text.len, to);
     }
     str_free(&text);
 }
 
 /* What is left once all alternatives are chosen. */
-static void draw_schema_types(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to) {
+static void draw_types(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to, bool bare) {
     unsigned types = schema_types(s);
     if (s->has_values) {
-        draw_values(d, s, from, to);
+        draw_values(d, s, from, to, bare);
         return;
     }
     if (types & TYPE_NULL) word(d, from, "null", 4, to);
@@ -372,21 +353,20 @@ static void draw_schema_types(struct drawing *d, const struct schema *s, uint32_
     if (types & TYPE_OBJECT) draw_object_value(d, s, from, to);
 }
 
-/* Each way to choose one of every group of alternatives. */
-static void draw_choices(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to, int depth) {
-    if (failed(d) || s->nothing) return;
+void draw_choices(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to, bool bare, int depth) {
+    if (draw_failed(d) || s->nothing) return;
     if (s->groups == 0) {
-        draw_schema_types(d, s, from, to);
+        draw_types(d, s, from, to, bare);
         return;
     }
     const struct json *group = s->group[s->groups - 1];
-    for (const struct json *one = group->child; one && !failed(d); one = one->next) {
+    for (const struct json *one = group->child; one && !draw_failed(d); one = one->next) {
         struct schema with = *s;
         schema_spend(&d->r, sizeof with / 32);
         with.groups--;
         with.shared = true;
         schema_merge(&d->r, &with, one, depth + 1);
-        draw_choices(d, &with, from, to, depth + 1);
+        draw_choices(d, &with, from, to, bare, depth + 1);
     }
 }
 
@@ -395,7 +375,7 @@ static void draw_node(struct drawing *d, const struct json *node, unsigned types
     schema_init(&s);
     s.types = types;
     schema_merge(&d->r, &s, node, 0);
-    if (!failed(d)) draw_choices(d, &s, from, to, 0);
+    if (!draw_failed(d)) draw_choices(d, &s, from, to, false, 0);
 }
 
 static void draw_pattern(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to) {
@@ -415,7 +395,7 @@ static void draw_key(struct drawing *d, const struct schema *s, uint32_t from, u
     part_key_except(&d->b, from, names, n, to);
 }
 
-static void draw_task(struct drawing *d, const struct task *t, uint32_t from, uint32_t to) {
+static void draw_task(struct drawing *d, const struct draw_task *t, uint32_t from, uint32_t to) {
     struct schema any;
     schema_init(&any);
     switch (t->kind) {
@@ -435,11 +415,12 @@ static void draw_task(struct drawing *d, const struct task *t, uint32_t from, ui
     case NUMBER: part_number(&d->b, from, false, NULL, NULL, to); break;
     case ARRAY: draw_array(d, t->schema, true, from, to); break;
     case MAP: draw_map(d, t->schema, true, from, to); break;
+    default: calls_draw(d, t, from, to);
     }
 }
 
 /* The state between two characters of a string of any characters. */
-static void mark_body(struct machine *m, const struct task *t) {
+static void mark_body(struct machine *m, const struct draw_task *t) {
     const struct machine_state *start = &m->states[m->rules[t->rule].start];
     if (t->kind == STRING || t->kind == COUNTED_STRING) m->states[m->edges[start->edge].to].body = true;
 }
@@ -447,7 +428,7 @@ static void mark_body(struct machine *m, const struct task *t) {
 /* The two rules of the whole text. */
 static void draw_roots(struct drawing *d, const struct json *node, bool any_object) {
     for (int led = 0; led < 2; led++) build_rule(&d->b);
-    for (uint32_t led = 0; led < 2 && !failed(d); led++) {
+    for (uint32_t led = 0; led < 2 && !draw_failed(d); led++) {
         build_begin(&d->b);
         uint32_t from = build_state(&d->b), start = build_state(&d->b), end = build_state(&d->b), at = from;
         build_skip(&d->b, from, start);
@@ -457,21 +438,22 @@ static void draw_roots(struct drawing *d, const struct json *node, bool any_obje
         }
         if (any_object) build_call(&d->b, start, shared_rule(d, ANY_OBJECT), 0, end);
         else draw_value(d, node, start, 0, end);
-        if (!failed(d)) build_end(&d->b, led ? MACHINE_LED_TEXT : MACHINE_TEXT, from, end);
+        if (!draw_failed(d)) build_end(&d->b, led ? MACHINE_LED_TEXT : MACHINE_TEXT, from, end);
     }
 }
 
-static void draw_all(struct drawing *d, const struct json *node, bool any_object) {
+void draw_tasks(struct drawing *d) {
     struct machine *m = d->b.m;
-    draw_roots(d, node, any_object);
-    for (const struct task *t = d->first; t && !failed(d); t = t->next) {
+    for (const struct draw_task *t = d->first; t && !draw_failed(d); t = t->next) {
         build_begin(&d->b);
         uint32_t from = build_state(&d->b), to = build_state(&d->b);
+        if (t->root) d->r.root = t->root;
         draw_task(d, t, from, to);
-        if (!failed(d)) build_end(&d->b, t->rule, from, to);
-        if (failed(d)) return;
+        if (!draw_failed(d)) build_end(&d->b, t->rule, from, to);
+        if (draw_failed(d)) return;
         if (t->kind == PATTERN && t->max != MACHINE_NO_MAX) build_measure(&d->b, t->rule, t->max);
         if (t->kind == COUNTED_STRING || t->kind == ARRAY || t->kind == MAP) m->rules[t->rule].min = t->min, m->rules[t->rule].max = t->max;
+        if (t->kind == CALL_PARAMETERS) m->rules[t->rule].leaf = false; /* its edges depend on what came before */
         mark_body(m, t);
     }
 }
@@ -490,7 +472,8 @@ int draw_schema(struct machine *m, const char *schema, size_t n, build_stop_fn *
     if (!rc && schema) rc = json_parse(schema, n, &d.arena, &root, err);
     if (!rc) {
         d.r.root = root;
-        draw_all(&d, root, schema == NULL);
+        draw_roots(&d, root, schema == NULL);
+        draw_tasks(&d);
         rc = d.r.rc ? d.r.rc : build_finish(&d.b);
     }
     build_close(&d.b);

@@ -2,18 +2,21 @@
 #include "grammar/grammar.h"
 #include "base/error.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "grammar/draw.h"
 #include "grammar/matcher.h"
 
-int calla_grammar_open_watched(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n,
-                               calla_grammar_stop_fn *stop, void *ctx, struct calla_error *err) {
+typedef int draw_fn(struct machine *m, const char *text, size_t n, build_stop_fn *stop, void *ctx, struct calla_error *err);
+
+static int compile(struct calla_grammar **out, struct calla_vocabulary *v, draw_fn *draw, struct slice text, calla_grammar_stop_fn *stop,
+                   void *ctx, struct calla_error *err) {
     struct calla_grammar *g = mem_calloc(1, sizeof *g);
     if (!g) return err_set(err, CALLA_E_MEMORY, "grammar: out of memory");
     g->v = v;
     atomic_init(&g->uses, 1);
     pthread_mutex_init(&g->lock, NULL);
     for (int i = 0; i < GRAMMAR_KEPT; i++) g->kept[i].state = UINT32_MAX;
-    int rc = draw_schema(&g->m, schema, n, stop, ctx, err);
+    int rc = draw(&g->m, text.p, text.n, stop, ctx, err);
     if (rc) {
         calla_grammar_close(g);
         return rc;
@@ -21,6 +24,16 @@ int calla_grammar_open_watched(struct calla_grammar **out, struct calla_vocabula
     matcher_warm(g);
     *out = g;
     return 0;
+}
+
+int calla_grammar_open_watched(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n,
+                               calla_grammar_stop_fn *stop, void *ctx, struct calla_error *err) {
+    return compile(out, v, draw_schema, (struct slice){schema, n}, stop, ctx, err);
+}
+
+int calla_grammar_open_calls(struct calla_grammar **out, struct calla_vocabulary *v, const char *tools, size_t n,
+                             calla_grammar_stop_fn *stop, void *ctx, struct calla_error *err) {
+    return compile(out, v, draw_calls, (struct slice){tools, n}, stop, ctx, err);
 }
 
 int calla_grammar_open(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n, struct calla_error *err) {

@@ -5,6 +5,8 @@
  * the characters of a string): a frame holds the count, edges raise it or are closed by it, and the rule's bounds are such that this never
  * closes all of them. In a rule that is `measured` (a pattern with a bound on its length) each state knows how far its end is at least, and
  * an edge is open where the count behind it and that distance are within the rule's max: so from what is open an end can be reached.
+ * In a call's parameters the count is the set of those that are there: each may come once, and the end is open when no required one is
+ * missing; one of the two is always possible.
  */
 #ifndef GRAMMAR_MACHINE_H
 #define GRAMMAR_MACHINE_H
@@ -17,11 +19,15 @@
 enum machine_flags {
     MACHINE_COUNT = 1,     /* taking the edge raises the frame's count */
     MACHINE_BELOW_MAX = 2, /* open while the count is below the rule's max */
-    MACHINE_FROM_MIN = 4   /* open once the count is at least the rule's min */
+    MACHINE_FROM_MIN = 4,  /* open once the count is at least the rule's min */
+    /* where the count is a set of bits, with the edge's own set: */
+    MACHINE_LEFT = 8, /* open while one of the set is not in the count */
+    MACHINE_ALL = 16, /* open once all of the set are */
+    MACHINE_TAKE = 32 /* puts the set into the count */
 };
 struct machine_edge {
     uint8_t lo, hi, flags; /* bytes lo..hi */
-    uint32_t to;
+    uint32_t to, set;
 };
 struct machine_call {
     uint32_t rule, to; /* read a text of the rule, then be in `to` */

@@ -280,8 +280,9 @@ void matcher_warm(struct calla_grammar *g) {
     for (uint32_t r = 0; r < g->m.n_rules && kept < GRAMMAR_WARM; r++) {
         const struct machine_rule *rule = &g->m.rules[r];
         const struct machine_state *start = &g->m.states[rule->start];
-        if (!is_alike(rule) || start->n_edges != 1 || g->m.edges[start->edge].lo != '"') continue;
-        struct thread inside = {g->m.edges[start->edge].to, 0, -1};
+        bool quoted = start->n_edges == 1 && g->m.edges[start->edge].lo == '"';
+        if (!is_alike(rule) || (!quoted && start->n_calls)) continue;
+        struct thread inside = {quoted ? g->m.edges[start->edge].to : rule->start, 0, -1};
         first_bytes(&g->m, &(struct threads){.n = 1, .t = {inside}}, first);
         if (g->m.states[inside.state].body || reach(g->v, first) <= g->v->wide) continue;
         keep_state(g, inside.state, left_of(rule, &inside));

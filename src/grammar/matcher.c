@@ -72,7 +72,8 @@ static void step_thread(struct calla_matcher *m, struct thread t, uint8_t byte, 
     for (uint32_t i = 0; i < s->n_edges; i++) {
         const struct machine_edge *e = &g->edges[s->edge + i];
         if (byte < e->lo || byte > e->hi || (e->flags && !is_open(rule, e->flags, t.count))) continue;
-        const struct thread next = {e->to, counted(rule, e->flags, t.count), t.frame};
+        if ((e->flags & MACHINE_LEFT && !(e->set & ~t.count)) || (e->flags & MACHINE_ALL && e->set & ~t.count)) continue;
+        const struct thread next = {e->to, counted(rule, e->flags, t.count) | (e->flags & MACHINE_TAKE ? e->set : 0), t.frame};
         if (rule->measured && next.count + (uint64_t)g->states[e->to].far > rule->max) continue;
         arrive(m, next, to);
     }
@@ -92,6 +93,13 @@ void matcher_step(struct calla_matcher *m, const struct threads *from, uint8_t b
 
 /* ---- the interface ---- */
 
+void calla_matcher_restart(struct calla_matcher *m, bool newlines) {
+    m->now.n = 1;
+    m->now.t[0] = (struct thread){m->g->m.rules[newlines ? MACHINE_LED_TEXT : MACHINE_TEXT].start, 0, -1};
+    m->n_frames = 0;
+    m->ended = false;
+}
+
 int calla_matcher_open(struct calla_matcher **out, struct calla_grammar *g, bool newlines, struct calla_error *err) {
     struct calla_matcher *m = mem_calloc(1, sizeof *m);
     if (m) m->levels = mem_array((size_t)g->v->depth + 1, sizeof *m->levels);
@@ -102,8 +110,7 @@ int calla_matcher_open(struct calla_matcher **out, struct calla_grammar *g, bool
     m->g = g;
     m->tidy_at = MATCHER_TIDY;
     m->walks = MATCHER_WALKS;
-    m->now.n = 1;
-    m->now.t[0] = (struct thread){g->m.rules[newlines ? MACHINE_LED_TEXT : MACHINE_TEXT].start, 0, -1};
+    calla_matcher_restart(m, newlines);
     *out = m;
     return 0;
 }

@@ -146,7 +146,8 @@ static int open_parser(const struct completion *c, struct choice *choice, struct
         options.tools = c->chat->tools.n ? c->chat->tools.p : NULL;
         options.tools_n = c->chat->tools.n;
         options.form = c->plan.grammar != NULL;
-        if (options.form && !options.thinking && c->plan.opening.n) options.tools = NULL, options.tools_n = 0; /* the form has begun */
+        if (options.form && !options.thinking && c->plan.opening.n && !c->plan.calling)
+            options.tools = NULL, options.tools_n = 0; /* the form has begun */
     }
     options.stop = c->options->stop;
     options.n_stop = c->options->n_stop;
@@ -192,10 +193,22 @@ static int grammars(struct server *s, struct guide_wish *wish, struct calla_erro
     pthread_mutex_lock(&s->vocabulary_lock);
     if (!s->vocabulary) rc = calla_vocabulary_open(&s->vocabulary, s->tokenizer, vocab_of(s), err);
     if (rc == 0 && !s->grammars) rc = calla_grammar_cache_open(&s->grammars, s->vocabulary, SERVER_GRAMMARS, err);
-    wish->vocabulary = s->vocabulary;
     wish->grammars = s->grammars;
     pthread_mutex_unlock(&s->vocabulary_lock);
     return rc;
+}
+
+/* Calls are held to their tools where one must come, where they stand beside a form, and where a tool asks for it. */
+static int hold_calls(struct completion *c, struct guide_wish *wish, struct calla_error *err) {
+    const struct chat_request *r = c->chat;
+    struct calla_error why = {0};
+    if (!r->tools.n || !(r->chat.force_call || r->strict || r->format != FORMAT_TEXT)) return 0;
+    int rc = grammars(c->server, wish, &why);
+    if (rc == CALLA_E_UNSUPPORTED && !r->strict) return 0; /* as good as it goes */
+    wish->calls = r->tools;
+    if (rc == 0) rc = guide_plan_calls(&c->plan, wish, &why);
+    if (rc == CALLA_E_MEMORY || rc == CALLA_E_CANCELLED) return err_set(err, rc, "%s", why.message);
+    return rc ? err_param(err, CALLA_E_INVALID, "tools", "tools: %s", why.message) : 0;
 }
 
 static int open_plan(struct completion *c, struct calla_error *err) {
@@ -212,9 +225,11 @@ static int open_plan(struct completion *c, struct calla_error *err) {
                               .stop_ctx = r->options.exchange};
     if (r->format == FORMAT_SCHEMA) wish.schema = r->schema;
     int rc = r->format == FORMAT_TEXT ? 0 : grammars(c->server, &wish, &why);
+    if (r->format != FORMAT_TEXT) wish.vocabulary = c->server->vocabulary;
     if (rc == 0) rc = guide_plan_open(&c->plan, &wish, &why);
     bool schemas_own = rc && rc != CALLA_E_MEMORY && rc != CALLA_E_CANCELLED && r->format != FORMAT_TEXT;
-    if (!schemas_own) return rc ? err_set(err, rc, "%s", why.message) : 0;
+    if (rc == 0) return hold_calls(c, &wish, err);
+    if (!schemas_own) return err_set(err, rc, "%s", why.message);
     const char *field = r->format == FORMAT_SCHEMA ? "response_format.json_schema.schema" : "response_format";
     return err_param(err, CALLA_E_INVALID, field, "%s: %s", field, why.message);
 }

@@ -159,6 +159,8 @@ static int read_tools(struct chat_request *r, const struct json *root, struct ca
     if (rc || !list) return rc;
     rc = calla_functions_read(list->raw.p, list->raw.n, &r->functions, err);
     if (rc == 0 && r->functions.n) r->tools = list->raw;
+    for (const struct json *v = list->child; v && rc == 0; v = v->next)
+        r->strict |= json_is(json_get(json_get(v, "function"), "strict"), JSON_TRUE);
     return rc;
 }
 

@@ -44,6 +44,7 @@ struct chat_request {
     struct calla_functions functions; /* of tools */
     struct calla_chat_options chat;   /* force_call: tool_choice, one of functions; "" when any of several will do */
     bool one_call;                    /* parallel_tool_calls false */
+    bool strict;                      /* some function of tools says so */
     int thinking_budget; /* ids of reasoning at most, then the think block is closed; 0 (what no_thinking goes with), -1: no bound */
     enum openai_format format;
     struct slice schema; /* FORMAT_SCHEMA: JSON within the body, until the request has been submitted */

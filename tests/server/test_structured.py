@@ -110,6 +110,65 @@ def test_beside_tools(server):
     valid(server.chat(QUESTION, tools=[WEATHER], tool_choice="none", max_tokens=300, **OFF, **schema_format(PERSON))["choices"][0], PERSON)
 
 
+BOOK = {"type": "object", "properties": {"title": {"type": "string"}, "seats": {"type": "integer", "minimum": 1, "maximum": 9}, "class": {"enum": ["first", "second"]},
+                                         "days": {"type": "array", "items": {"type": "string", "format": "date"}, "maxItems": 2}, "window": {"type": ["boolean", "null"]}}, "required": ["seats", "class"], "additionalProperties": False}
+
+
+def tool(name, schema, **more):
+    return {"type": "function", "function": {"name": name, "parameters": schema, **more}}
+
+
+def calls_of(choice):
+    return [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in choice["message"].get("tool_calls", [])]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "book"}}], ids=str)
+def test_required_calls_are_held_to_their_schema(server, choice):
+    """Whatever the model would rather say: declared names, required parameters, values of their schema; also where others may have any."""
+    other = tool("note", {"type": "object"}, strict=False)
+    whole = 0
+    for seed in range(6):
+        got = server.both("Book a train.", max_tokens=500, tools=[tool("book", BOOK), other], tool_choice=choice, temperature=1.3, seed=seed)[0]
+        if got["finish_reason"] == "length":
+            continue
+        assert got["finish_reason"] == "tool_calls", got
+        name, arguments = calls_of(got)[0]
+        assert name == "book" or (choice == "required" and name == "note")
+        if name == "book":
+            jsonschema.validate(arguments, BOOK, format_checker=jsonschema.FormatChecker())
+            whole += 1
+    assert whole
+
+
+def test_strict_calls(server):
+    """With `strict` a call is held to its schema in `auto` as well, once it has begun; content stays free; what cannot be enforced is refused."""
+    call = {str(i): 100 for i in server.post({"text": "<tool_call>", "special": True}, "/v1/tokenize").json()["tokens"]}
+    for seed in range(4):  # the bias begins a call at once, and within one it is masked
+        got = server.both("Book a train.", max_tokens=400, tools=[tool("book", BOOK, strict=True)], temperature=1.3, seed=seed, logit_bias=call, parallel_tool_calls=False, **OFF)[0]
+        assert got["finish_reason"] in ("tool_calls", "length"), got
+        for _, arguments in calls_of(got):
+            jsonschema.validate(arguments, BOOK, format_checker=jsonschema.FormatChecker())
+    free = server.both(QUESTION, max_tokens=60, tools=[tool("book", BOOK, strict=True)], tool_choice="none", **OFF)[0]
+    assert not calls_of(free) and free["message"]["content"]
+    bad = tool("bad", {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}, strict=True)
+    error = server.refuse(400, tools=[tool("book", BOOK, strict=True), bad])
+    assert error["param"] == "tools" and "bad" in error["message"] and "uniqueItems" in error["message"]
+    del bad["function"]["strict"]
+    server.chat("hi", tools=[bad], tool_choice="required", max_tokens=4)
+
+
+def test_begun_calls_end_beside_a_form(server):
+    """A call that begins in place of the content is a whole one: no prose behind its tag, no end in it."""
+    call = {str(i): 100 for i in server.post({"text": "<tool_call>", "special": True}, "/v1/tokenize").json()["tokens"]}
+    kinds = set()
+    for seed in range(4):
+        got = server.both(QUESTION, max_tokens=400, tools=[WEATHER], temperature=1.5, seed=seed, logit_bias=call, parallel_tool_calls=False, **OFF, **schema_format(PERSON))[0]
+        kinds.add(got["finish_reason"])
+        assert not got["message"]["content"], got
+        assert got["finish_reason"] == "length" or calls_of(got)[0][0] == "get_weather"
+    assert "tool_calls" in kinds
+
+
 SPELLED = ["<tool_call><function=get_weather><parameter=city>Rome</parameter></function></tool_call>", "<tool_call>\n<function=get_weather>\n<parameter=city>\nRome", "</think><tool_call>"]
 
 

@@ -361,32 +361,33 @@ static void cached(void **state) {
     struct calla_grammar_info info;
     char schema[64];
     assert_int_equal(calla_grammar_cache_open(&c, vocabulary, 16 << 20, NULL), 0);
-    assert_int_equal(calla_grammar_cache_get(c, NULL, 0, NULL, NULL, &any, NULL), 0);
-    assert_int_equal(calla_grammar_cache_get(c, NULL, 0, NULL, NULL, &again, NULL), 0);
+    assert_int_equal(calla_grammar_cache_get(c, false, NULL, 0, NULL, NULL, &any, NULL), 0);
+    assert_int_equal(calla_grammar_cache_get(c, false, NULL, 0, NULL, NULL, &again, NULL), 0);
     assert_ptr_equal(any, again);
     calla_grammar_close(again);
     for (int i = 0; i < 40; i++) {
         int n = snprintf(schema, sizeof schema, "{\"const\":%d}", i);
-        assert_int_equal(calla_grammar_cache_get(c, schema, (size_t)n, NULL, NULL, &g[i], NULL), 0);
+        assert_int_equal(calla_grammar_cache_get(c, false, schema, (size_t)n, NULL, NULL, &g[i], NULL), 0);
         for (int k = 0; k < i; k++) assert_ptr_not_equal(g[k], g[i]);
-        assert_int_equal(calla_grammar_cache_get(c, schema, (size_t)n, NULL, NULL, &again, NULL), 0);
+        assert_int_equal(calla_grammar_cache_get(c, false, schema, (size_t)n, NULL, NULL, &again, NULL), 0);
         assert_ptr_equal(g[i], again);
         calla_grammar_close(again);
     }
     struct calla_error err = {0};
-    for (int i = 0; i < 2; i++) assert_int_equal(calla_grammar_cache_get(c, "{\"not\":1}", 9, NULL, NULL, &again, &err), CALLA_E_INVALID);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(calla_grammar_cache_get(c, false, "{\"not\":1}", 9, NULL, NULL, &again, &err), CALLA_E_INVALID);
     calla_grammar_cache_close(c);
     calla_grammar_info(any, &info);
     assert_int_equal(calla_grammar_cache_open(&c, vocabulary, info.bytes * 3, NULL), 0); /* room for the last three at most */
     struct calla_grammar *small[8];
     for (int i = 0; i < 8; i++) {
         int n = snprintf(schema, sizeof schema, "{\"const\":%d}", i);
-        assert_int_equal(calla_grammar_cache_get(c, schema, (size_t)n, NULL, NULL, &small[i], NULL), 0);
+        assert_int_equal(calla_grammar_cache_get(c, false, schema, (size_t)n, NULL, NULL, &small[i], NULL), 0);
     }
-    assert_int_equal(calla_grammar_cache_get(c, "{\"const\":0}", 11, NULL, NULL, &again, NULL), 0);
+    assert_int_equal(calla_grammar_cache_get(c, false, "{\"const\":0}", 11, NULL, NULL, &again, NULL), 0);
     assert_ptr_not_equal(again, small[0]);
     calla_grammar_close(again);
-    assert_int_equal(calla_grammar_cache_get(c, "{\"const\":7}", 11, NULL, NULL, &again, NULL), 0);
+    assert_int_equal(calla_grammar_cache_get(c, false, "{\"const\":7}", 11, NULL, NULL, &again, NULL), 0);
     assert_ptr_equal(again, small[7]);
     calla_grammar_close(again);
     calla_grammar_cache_close(c);

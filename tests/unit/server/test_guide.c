@@ -201,6 +201,66 @@ static void calls(void **state) {
     end(&p);
 }
 
+/* Calls held to their tools: named by the prompt, beside a form, and in free content at the start of a line only. */
+static void held_calls(void **state) {
+    (void)state;
+    static const char list[] = "[{\"type\":\"function\",\"function\":{\"name\":\"look\",\"parameters\":{\"type\":\"object\",\"properties\":"
+                               "{\"n\":{\"type\":\"integer\"}},\"required\":[\"n\"]}}},"
+                               "{\"type\":\"function\",\"function\":{\"name\":\"see\",\"parameters\":{\"type\":\"object\",\"properties\":{"
+                               "\"s\":{\"type\":\"string\"}}}}}]";
+    struct calla_grammar_cache *grammars;
+    assert_int_equal(calla_grammar_cache_open(&grammars, vocabulary, 1 << 20, NULL), 0);
+    const char *forced_names[] = {"look", "", NULL, NULL, NULL};
+    for (int i = 0; i < 5; i++) { /* look, any of them, beside a form, free content, free content after reasoning */
+        struct calla_chat_options chat = {.no_thinking = i != 4, .force_call = forced_names[i]};
+        struct play p = {.params = calla_params_defaults()};
+        assert_int_equal(calla_chat_render(asked, sizeof asked - 1, list, sizeof list - 1, &chat, &p.prompt, NULL), 0);
+        static const char *const names[] = {"look", "see"};
+        struct guide_wish wish = {.tok = tok,
+                                  .prompt = p.prompt,
+                                  .tools = true,
+                                  .grammars = grammars,
+                                  .calls = slice_of(list),
+                                  .force_call = forced_names[i],
+                                  .functions = names,
+                                  .n_functions = 2};
+        if (i == 2) wish.vocabulary = vocabulary, wish.schema = slice_of(schema);
+        assert_int_equal(guide_plan_open(&p.plan, &wish, NULL), 0);
+        assert_int_equal(guide_plan_calls(&p.plan, &wish, NULL), 0);
+        assert_int_equal(guide_open(&p.guide, &p.plan, NULL), 0);
+        guide_hooks(&p.guide, &p.params);
+        if (i == 1) {
+            assert_true(is_masked(&p) && allowed(one_id("l")) && allowed(one_id("s")) && !allowed(one_id("a")));
+            generate(&p, "look>\n");
+        }
+        if (i == 4) generate(&p, "hm\n<tool_call>\nno\n</think>\n\n");
+        if (i > 2) {
+            assert_false(is_masked(&p));
+            generate(&p, "A <tool_call> is talked about.\n\n");
+        }
+        if (i >= 2) {
+            generate(&p, "<tool_call>");
+            assert_true(is_masked(&p) && allowed(one_id("\n")) && !allowed(one_id("a")) && !allowed(one_id("<|im_end|>")) &&
+                        !allowed(one_id("</tool_call>")));
+            generate(&p, "\n<function=look>\n");
+        }
+        assert_true(is_masked(&p) && allowed(one_id("<")) && !allowed(one_id("a")));
+        generate(&p, "<");
+        assert_true(is_masked(&p) && !allowed(one_id("/"))); /* n is missing */
+        generate(&p, "parameter=n>\n");
+        assert_true(is_masked(&p) && allowed(one_id("1")) && !allowed(one_id("a")));
+        generate(&p, "12\n</parameter>\n</function>\n");
+        assert_true(is_masked(&p) && allowed(one_id("</tool_call>")) && !allowed(one_id("<|im_end|>")) && !allowed(one_id("a")));
+        generate(&p, "</tool_call>");
+        assert_int_equal(is_masked(&p), i == 2);
+        if (i == 2) assert_true(allowed(one_id("<|im_end|>")) && !allowed(one_id("a")));
+        generate(&p, "\n<tool_call>\n<function=see>\n<parameter=s>\none <tool_call and\n</parameter>\n</function>\n</tool_call>");
+        generate(&p, "<|im_end|>");
+        end(&p);
+    }
+    calla_grammar_cache_close(grammars);
+}
+
 /* An end that was a quote: the engine is asked anew after all ids, and the guide goes on. */
 static void resumed(void **state) {
     (void)state;
@@ -240,6 +300,7 @@ int main(void) {
         cmocka_unit_test(form_without_thinking),
         cmocka_unit_test(budget),
         cmocka_unit_test(calls),
+        cmocka_unit_test(held_calls),
         cmocka_unit_test(resumed),
         cmocka_unit_test(continued),
     };
