@@ -31,7 +31,9 @@ int calla_error_exit(int code) { return find(code)->exit; }
 static void tidy(char *text, size_t size) {
     size_t n = strlen(text);
     for (size_t i = 0; i < n; i++) {
-        if ((unsigned char)text[i] < 0x20 || text[i] == 0x7F) text[i] = ' ';
+        unsigned char c = (unsigned char)text[i], next = (unsigned char)text[i + 1];
+        if (c < 0x20 || c == 0x7F) text[i] = ' ';
+        if (c == 0xC2 && next >= 0x80 && next <= 0x9F) text[i] = text[i + 1] = ' '; /* U+0080 to U+009F: controls, too */
     }
     if (n + 1 < size) return;
     size_t start = n;

@@ -67,8 +67,10 @@ bool hub_path_ok(struct slice path) {
         const char *p = path.p + at, *slash = memchr(p, '/', path.n - at);
         size_t n = slash ? (size_t)(slash - p) : path.n - at;
         if (n == 0 || n > HUB_SEGMENT_BYTES || (n == 1 && p[0] == '.') || (n == 2 && p[0] == '.' && p[1] == '.')) return false;
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < n; i++) {
             if ((unsigned char)p[i] < 0x20 || p[i] == 0x7f || p[i] == '\\') return false;
+            if ((unsigned char)p[i] == 0xC2 && i + 1 < n && (unsigned char)p[i + 1] <= 0x9F) return false; /* U+0080 to U+009F */
+        }
         at += n + 1;
     }
     return true;

@@ -16,11 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
-#define LARGE_BODY   ((size_t)64 << 10)      /* from here on bodies are read a few at a time */
-#define DRAIN_SMALL  ((size_t)1 << 20)       /* a refused request's body is read up to here, so that the client gets to read why */
-#define DRAIN_LARGE  (2 * SERVER_BODY_LIMIT) /* ... where the body's size is the reason */
-#define STREAM_BLOCK ((size_t)32 << 10)
+#define LARGE_BODY     ((size_t)64 << 10)      /* from here on bodies are read a few at a time */
+#define DRAIN_SMALL    ((size_t)1 << 20)       /* a refused request's body is read up to here, so that the client gets to read why */
+#define DRAIN_LARGE    (2 * SERVER_BODY_LIMIT) /* ... where the body's size is the reason */
+#define MOST_ARGUMENTS 256                     /* behind a path's `?` */
+#define STREAM_BLOCK   ((size_t)32 << 10)
 
 /* A stream's source has two holders, response and exchange: the first to let go ends it, the second frees this. Both are on the
  * connection's thread. */
@@ -78,8 +80,20 @@ static void on_connection(void *cls, struct MHD_Connection *c, void **context, e
 
 static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *c) {
     struct server *s = cls;
-    (void)uri;
+    char path[64];
+    snprintf(path, sizeof path, "%.*s", (int)strcspn(uri, "?"), uri);
+    peers_errors(s, connection_of(c), http_errors_of(path));
     peers_set(s, connection_of(c), PEER_READING, (uint64_t)s->options.read_seconds);
+    size_t arguments = 0;
+    for (const char *at = strchr(uri, '?'); at && arguments <= MOST_ARGUMENTS; at = strchr(at + 1, '&')) arguments++;
+    if (arguments > MOST_ARGUMENTS) { /* libmicrohttpd would run out of memory for them and close without a word */
+        const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+        if (info) {
+            peers_refuse(info->connect_fd, http_errors_of(path), 414, "URI Too Long", "invalid_request",
+                         "the request has too many arguments behind its path");
+            shutdown(info->connect_fd, SHUT_RDWR);
+        }
+    }
     return NULL;
 }
 

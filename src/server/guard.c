@@ -108,8 +108,9 @@ bool guard_host(const struct guard_hosts *hosts, const char *value) {
 
 bool guard_origin(const struct guard_hosts *hosts, const char *value) {
     if (any_allowed(hosts)) return true;
-    const char *at = strstr(value, "://");
-    return at && guard_host(hosts, at + 3);
+    if (strncasecmp(value, "http", 4) != 0) return false;
+    value += value[4] == 's' || value[4] == 'S' ? 5 : 4;
+    return strncmp(value, "://", 3) == 0 && guard_host(hosts, value + 3);
 }
 
 bool guard_bare_key(const char *key, const char *value) {

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "server/http.h"
+#include "server/openai.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -24,6 +25,7 @@ struct connection {
     struct connection *prev, *next;
     int fd;
     enum peer_state state;
+    enum http_errors errors;
     bool surplus, was_reading; /* when it was dropped */
     uint64_t since_ns;         /* of its state */
     uint64_t deadline_ns;      /* of IDLE and READING */
@@ -53,18 +55,24 @@ enum http_peer http_look(struct http_exchange *x) {
 
 /* ---- the list ---- */
 
+void peers_refuse(int fd, enum http_errors errors, int status, const char *reason, const char *code, const char *message) {
+    struct str body = {0}, text = {0};
+    char id[32];
+    openai_new_id(id, sizeof id, "req-");
+    http_write_error(&body, errors, status, code, "", message);
+    str_printf(&text,
+               "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nX-Request-Id: %s\r\nConnection: close\r\n\r\n",
+               status, reason, body.len, id);
+    str_slice(&text, str_view(&body));
+    if (text.failed || body.failed || send(fd, text.data, text.len, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        log_line(LOG_DEBUG, "a client took no answer");
+    str_free(&body);
+    str_free(&text);
+}
+
 static void drop(struct server *s, struct connection *k) {
-    static const char body[] = "{\"error\":{\"message\":\"the request did not arrive in "
-                               "time\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"timeout\"}}\n";
     k->was_reading = k->state == PEER_READING;
-    if (k->was_reading) {
-        char text[512];
-        int n =
-            snprintf(text, sizeof text,
-                     "HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
-                     sizeof body - 1, body);
-        if (send(k->fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) log_line(LOG_DEBUG, "a late client took no answer");
-    }
+    if (k->was_reading) peers_refuse(k->fd, k->errors, 408, "Request Timeout", "timeout", "the request did not arrive in time");
     k->state = PEER_DROPPED;
     s->n_connections--;
     shutdown(k->fd, SHUT_RDWR);
@@ -123,6 +131,13 @@ void peers_set(struct server *s, struct connection *k, enum peer_state state, ui
         k->since_ns = clock_ns();
         k->deadline_ns = k->since_ns + seconds * SECOND_NS;
     }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void peers_errors(struct server *s, struct connection *k, enum http_errors errors) {
+    if (!k) return;
+    pthread_mutex_lock(&s->lock);
+    k->errors = errors;
     pthread_mutex_unlock(&s->lock);
 }
 

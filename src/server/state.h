@@ -22,7 +22,9 @@ struct connection;
 #define SERVER_BODIES_LIMIT ((size_t)256 << 20) /* request bodies held at once, all connections together */
 #define SERVER_HISTORY      ((size_t)32 << 20)  /* bytes of text and ids that are remembered */
 #define SERVER_GRAMMARS     ((size_t)64 << 20)  /* bytes of compiled grammars that are kept */
-#define SERVER_HEAD_LIMIT   ((size_t)72 << 10)  /* one connection's pool: 64 KiB of header and what libmicrohttpd needs beside it */
+#define SERVER_HEAD_LIMIT                                                                                                                  \
+    ((size_t)144                                                                                                                           \
+     << 10) /* one connection's pool: 64 KiB of header, and what libmicrohttpd needs for 700 fields, cookies and arguments in it */
 
 enum server_phase { SERVER_SERVING, SERVER_DRAINING, SERVER_ENDING /* running requests end now */ };
 

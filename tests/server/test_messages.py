@@ -1,5 +1,6 @@
 """POST /v1/messages and count_tokens with Anthropic's client: every field, round trips of blocks, what is refused and how."""
 import json
+import re
 
 import anthropic
 import pytest
@@ -82,6 +83,17 @@ def test_thinking_blocks_come_back(server):
     assert ask_count(thinking) > ask_count() == ask_count({"type": "redacted_thinking", "data": "xyz"})
     assert ask_count({"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}, {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}) == ask_count()
     assert ask_count({"type": "mcp_tool_use", "id": "s", "name": "x", "server_name": "y", "input": {}}, {"type": "mcp_tool_result", "tool_use_id": "s", "content": []}) == ask_count()
+
+
+def test_a_prompt_that_is_too_long(start):
+    """In the words at which clients of this API shorten a conversation."""
+    s = start(max_seq=64)
+    for more in ({}, {"stream": True}):
+        answer = s.post({"model": "m", "max_tokens": 10, "messages": user("word " * 200), **more}, "/v1/messages")
+        error = answer.json()["error"]
+        assert answer.status_code == 400 and error["type"] == "invalid_request_error"
+        tokens, maximum = re.fullmatch(r"prompt is too long: (\d+) tokens > (\d+) maximum", error["message"]).groups()
+        assert int(tokens) > int(maximum) == 64
 
 
 def test_results(server):

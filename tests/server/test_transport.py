@@ -277,7 +277,45 @@ def test_slow_head_and_body_end_in_408(start):
     got = dribble(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode(), b" ")
     assert got.startswith(b"HTTP/1.1 408 ") and b'"code":"timeout"' in got
     assert dribble(f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n".encode(), b"X-A: b\r\n").startswith(b"HTTP/1.1 408 ")
+    for path in ("/v1/messages", "/v1/messages?beta=true"):
+        head, body = dribble(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n".encode(), b" ").split(b"\r\n\r\n")
+        assert json.loads(body)["type"] == "error" and re.search(rb"X-Request-Id: req-\w{24}\r", head)
     dribble(b"G", b"E")
+
+
+def test_many_arguments_and_cookies_are_answered(server):
+    """Each takes memory of a bounded pool of libmicrohttpd's; where that is too little it would close without a word."""
+    get = lambda path, header="": server.raw(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n".encode())
+    assert get("/health?" + "a=b&" * 200).startswith(b"HTTP/1.1 200")
+    for path in ("/health?" + "a&" * 8000, "/v1/models?" + "&" * 20000):
+        assert get(path).startswith(b"HTTP/1.1 414") and b'"error":{' in get(path)
+    assert json.loads(get("/v1/messages?" + "x&" * 5000).split(b"\r\n\r\n")[1])["type"] == "error"
+    full = "; ".join(f"name{i}=" + "v" * 240 for i in range(180))  # as many as a browser keeps for one host
+    assert get("/", f"Cookie: {full}\r\n").startswith(b"HTTP/1.1 200")
+    assert get("/health").startswith(b"HTTP/1.1 200")
+
+
+def test_eight_stalled_readers_hold_up_nobody(start):
+    """Eight streams that nobody reads take their turns at the engine as if they were read, and no more: a ninth is answered when the first places become free, while the others still wait or run."""
+    s = start(program="calla-test-server", parallel=4, max_seq=2048)
+    body = lambda user: {"messages": [{"role": "user", "content": "Tell me a long story."}], "user": user, "temperature": 1.5, "logit_bias": ends, "logprobs": True, "top_logprobs": 20}
+    ends = {str(i): -100 for text in ("<|im_end|>", "<|endoftext|>") for i in s.post({"text": text, "special": True}, "/v1/tokenize").json()["tokens"]}
+    left = lambda: s.stats()["running"] + s.stats()["waiting"]
+    stalled = []
+    for _ in range(8):
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", s.port))
+        client.sendall(request_bytes(s, {**body("stalled"), "max_tokens": 300, "stream": True}))
+        stalled.append(client)
+    s.wait(lambda: "calla_engine_requests_total 8\n" in requests.get(s.url + "/metrics").text)
+    answer = s.post({**body("other"), "max_tokens": 20})
+    assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 20
+    assert left() >= 8 - 4 - 1, "it waited for more than the four that ran when it came"
+    s.wait(lambda: left() == 0, PATIENCE)  # their engine's part ends, though not a byte more is read
+    for client in stalled:
+        client.close()
+    s.wait(lambda: s.stats() == {"status": "ok", "running": 0, "waiting": 0})
 
 
 def test_many_idle_connections_do_not_starve(start):

@@ -45,6 +45,10 @@ static void one_line_cut_at_a_character(void **state) {
             "a\nb\tc\x7f"
             "d\r");
     assert_string_equal(e.message, "a b c d ");
+    err_set(&e, CALLA_E_IO,
+            "a\xC2\x9B"
+            "2Jb\xC2\x80\xC2\xA0\xC3\x9B\xC2"); /* U+009B begins a terminal's command */
+    assert_string_equal(e.message, "a  2Jb  \xC2\xA0\xC3\x9B\xC2");
     char text[3000];
     for (int shift = 0; shift < 4; shift++) { /* the end of the buffer falls on each byte of the four-byte character */
         memset(text, 'x', (size_t)shift);

@@ -43,9 +43,27 @@ static void repositories(void **state) {
 
 static void paths(void **state) {
     (void)state;
-    static const char *const good[] = {"a", "a/b", ".gitattributes", "...", "a b", "a/..b", "\xc3\xa4.json", "C:x"};
-    static const char *const bad[] = {"",     "/",     "/a",     "a/",   "a//b", ".",     "..",   "./a", "../a",
-                                      "a/..", "a/./b", "a/../b", "a\\b", "a\nb", "a\x7f", "\xff", "\xc3"};
+    static const char *const good[] = {"a", "a/b", ".gitattributes", "...", "a b", "a/..b", "\xc3\xa4.json", "\xc2\xa0", "C:x"};
+    static const char *const bad[] = {"",
+                                      "/",
+                                      "/a",
+                                      "a/",
+                                      "a//b",
+                                      ".",
+                                      "..",
+                                      "./a",
+                                      "../a",
+                                      "a/..",
+                                      "a/./b",
+                                      "a/../b",
+                                      "a\\b",
+                                      "a\nb",
+                                      "a\x7f",
+                                      "\xff",
+                                      "\xc3",
+                                      "a\xc2\x9b"
+                                      "b",
+                                      "\xc2\x80"};
     for (size_t i = 0; i < COUNT(good); i++) assert_true(hub_path_ok(slice_of(good[i])));
     for (size_t i = 0; i < COUNT(bad); i++) assert_false(hub_path_ok(slice_of(bad[i])));
     assert_false(hub_path_ok((struct slice){"a\0b", 3}));

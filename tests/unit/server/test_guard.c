@@ -76,6 +76,10 @@ static void origins(void **state) {
     struct guard_hosts h = {(struct sockaddr *)&local, "127.0.0.1", "mybox", NULL, 0};
     assert_true(guard_origin(&h, "http://localhost:3000"));
     assert_true(guard_origin(&h, "https://127.0.0.1"));
+    assert_true(guard_origin(&h, "HTTPS://localhost"));
+    assert_false(guard_origin(&h, "moz-extension://localhost") || guard_origin(&h, "://localhost") ||
+                 guard_origin(&h, "httpx://localhost"));
+    assert_false(guard_origin(&h, "http") || guard_origin(&h, "https:") || guard_origin(&h, ""));
     assert_false(guard_origin(&h, "null"));
     assert_false(guard_origin(&h, "http://evil.example"));
     assert_false(guard_origin(&h, "localhost"));
