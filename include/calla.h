@@ -56,10 +56,12 @@ struct calla_options {
     uint64_t cache_disk_bytes; /* of all files there together; 0: 16 GiB */
     uint64_t cache_disk_rate;  /* bytes a second that are written at most; 0: no limit */
     const void *identity;
-    size_t identity_n; /* what ids mean (tokenizer, template): state kept outside the process is good only where these bytes are the same;
-                          copied */
-    unsigned off;      /* bits of enum calla_off: for measurement alone */
-    calla_log_fn *log; /* NULL: silent */
+    size_t identity_n;  /* what ids mean (tokenizer, template): state kept outside the process is good only where these bytes are the same;
+                           copied */
+    bool deterministic; /* an answer's bits must not depend on what runs beside it, even where that costs speed. The CPU back end keeps this
+                           anyway */
+    unsigned off;       /* bits of enum calla_off: for measurement alone */
+    calla_log_fn *log;  /* NULL: silent */
     calla_progress_fn *progress;
     void *ctx; /* for both */
 };
@@ -114,6 +116,22 @@ struct calla_model_info {
     struct calla_sampling sampling; /* what generation_config.json names; greedy where it names no sampling */
     struct calla_plan plan;
 };
+
+/* What one greedy step of one sequence would do on the Metal back end: counted by encoding it without a device, on any system, from the
+ * text of a config.json alone. Nothing is measured. A row is an operation of the forward pass. */
+struct calla_ledger_row {
+    char family[16];
+    uint64_t dispatches, barriers;      /* barriers: dispatches that must wait for those before them */
+    uint64_t bytes_read, bytes_written; /* of weights, state, KV and activations, each once a dispatch */
+    int threadgroup_bytes;              /* of the dispatch that needs most */
+};
+struct calla_ledger {
+    int n;
+    struct calla_ledger_row rows[8];
+    uint64_t minimum; /* bytes that no implementation can avoid: the weights one token reads, recurrent state twice, KV of the context */
+};
+/* CALLA_E_UNSUPPORTED, CALLA_E_FORMAT: a config calla does not run; CALLA_E_INVALID: a context beyond its positions. Any thread. */
+int calla_ledger(const char *config, size_t n, int context, struct calla_ledger *out, struct calla_error *err);
 
 /* Load and verify the checkpoint, plan memory (CALLA_E_BUDGET says what is needed, what there is and which option to lower) and start the
  * engine thread. */

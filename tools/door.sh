@@ -13,6 +13,7 @@ door_missing() {
     for need in $1; do
         case $need in
         pc:*) command -v pkg-config >/dev/null 2>&1 && pkg-config --exists "${need#pc:}" 2>/dev/null || missing="$missing $need" ;;
+        objc) [ -e "$(clang -print-file-name=libobjc.so 2>/dev/null)" ] || missing="$missing $need" ;;
         libfuzzer) door_has_fuzzer || missing="$missing $need" ;;
         venv) python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || missing="$missing $need" ;;
         cc) command -v cc >/dev/null 2>&1 && echo '#include <stdio.h>' | cc -E - >/dev/null 2>&1 || missing="$missing $need" ;;
@@ -47,6 +48,7 @@ door_apt_name() {
     c++) echo g++ ;;
     clang) echo clang ;;
     libfuzzer) echo "clang $(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -n 1)" ;;
+    objc) echo gobjc ;; # with the runtime's own files, of the compiler's version
     clang-format) echo clang-format ;;
     valgrind) echo valgrind ;;
     python3) echo python3 ;;
@@ -82,6 +84,7 @@ door_install() {
     [ "$(uname)" = Darwin ] || needs="$needs pc:libedit pc:libcrypto"
     case ${1:-c} in test | slow) needs="$needs c++ clang libfuzzer pc:cmocka python3 venv git curl" ;; esac
     case ${1:-c}/$(uname -sm) in "test/Linux x86_64" | "slow/Linux x86_64") needs="$needs valgrind" ;; esac
+    case ${1:-c}/$(uname) in test/Linux | slow/Linux) needs="$needs objc" ;; esac # the Metal host in the emulator
     [ "${1:-c}" = slow ] && [ "$(uname -sm)" = "Linux x86_64" ] && needs="$needs qemu-aarch64 aarch64-linux-gnu-gcc"
     [ "${1:-c}" = slow ] && [ "$(uname)" = Linux ] && needs="$needs chromium chromedriver"
     missing=$(door_missing "$needs")

@@ -48,6 +48,8 @@ struct be_options {
     const char *isa; /* NULL: best */
     int kv;          /* bits of an element of the KV cache: 8, 16 or 32; 0: the mode's own, 16 or in BE_FLOAT32 32 */
     unsigned off;    /* bits of be_off */
+    /* A row's bits must not depend on its company even where that costs speed; without it be_info.deterministic says whether they do. */
+    bool deterministic;
 };
 struct be_info {
     const char *name; /* "cpu" */
@@ -176,4 +178,17 @@ struct backend_base {
 int backend_open(struct backend **out, const char *name, const struct be_options *options, struct calla_error *err);
 static inline const struct backend_ops *be_ops(const struct backend *be) { return ((const struct backend_base *)be)->ops; }
 #define BE_SLOTS 256 /* token slots of the step record */
+
+/* ---- the cost ledger: what the Metal back end would do, counted without a device ---- */
+enum { BE_LEDGER_ROWS = 8 };
+struct be_ledger_row {
+    char family[16];
+    uint64_t dispatches, barriers, bytes_read, bytes_written;
+    int threadgroup_bytes; /* of the dispatch that needs most */
+};
+/* A back end that runs nothing: passes are encoded and counted. weight_new takes matrices whose pointers are NULL, vector_new values that
+ * are NULL; buffers cannot be read. */
+int backend_ledger_open(struct backend **out, const struct be_options *options, struct calla_error *err);
+/* The rows of its last pass; how many. */
+int backend_ledger(struct backend *, struct be_ledger_row rows[BE_LEDGER_ROWS]);
 #endif

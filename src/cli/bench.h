@@ -58,6 +58,10 @@ int bench_describe(const struct bench_settings *settings, struct calla_model_inf
 /* The child's part: the values, or with a code the error, as one line on standard output. */
 int bench_tell(int code, const double values[BENCH_FIELDS], struct calla_error *err);
 
+/* ---- the Metal back end's cost ledger ---- */
+/* Print what a decode step would do there at each context, for the model in dir or, with NULL, the published shapes. Nothing is run. */
+int bench_ledger(const char *dir, const struct bench_sizes *contexts, bool json, struct calla_error *err);
+
 /* ---- reports ---- */
 struct bench_spread {
     double min, median, max; /* NAN: no numbers */

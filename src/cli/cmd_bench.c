@@ -110,12 +110,23 @@ static int run_all(struct bench_report *r, struct choice *c, const struct bench_
     return code;
 }
 
+/* The contexts of the brief comparison, unless others are named; the published shapes, unless a model is. */
+static int run_ledger(const struct common *common, const char *contexts, bool json, struct calla_error *err) {
+    struct bench_sizes sizes;
+    char *dir = NULL;
+    int code = bench_read_sizes("contexts", contexts ? contexts : "256,4096,131072", 1 << 20, &sizes, err);
+    if (!code && common->model) code = session_named_model(common->model, &dir, err);
+    if (!code) code = bench_ledger(dir, &sizes, json, err);
+    mem_free(dir);
+    return code;
+}
+
 static int run(const struct command *self, int argc, char **argv, struct calla_error *err) {
     struct bench_settings s = {.decode = 64, .prompt = 128, .beside = 2048};
     struct choice c = {0};
     struct bench_report r = {.settings = &s, .repeat = 1};
     const char *arm = NULL;
-    bool json = false;
+    bool json = false, ledger = false;
     common_defaults(&s.common);
     struct option all[COMMON_OPTIONS], shared[COMMON_OPTIONS],
         own[] = {
@@ -128,6 +139,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
             {OPTION_INT, "warm-up", &s.warm_up, "N", "ids of a context's warm-up at most (0: the same shape)", 0, 1 << 22},
             {OPTION_INT, "repeat", &r.repeat, "N", "rounds; minimum, median and maximum are told (default 1)", 1, BENCH_REPEATS},
             {OPTION_FLAG, "json", &json, "", "as JSON", 0, 0},
+            {OPTION_FLAG, "ledger", &ledger, "", "what a decode step would do on the Metal back end: counted, nothing is run", 0, 0},
             {OPTION_TEXT, "compare", &r.earlier_path, "FILE", "ratios to an earlier --json", 0, 0},
             {OPTION_TEXT, "arm", &arm, "KIND:N", "measure one arm in this process, as the command itself does", 0, 0},
         };
@@ -145,6 +157,7 @@ static int run(const struct command *self, int argc, char **argv, struct calla_e
     struct str earlier = {0};
     struct arena arena = {0};
     struct json *tree = NULL;
+    if (ledger) return run_ledger(&s.common, c.contexts, json, err);
     code = session_model_dir(&s.common, &dir, err);
     s.dir = dir;
     if (!code && arm) code = run_arm(&s, arm, err);

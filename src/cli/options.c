@@ -177,7 +177,7 @@ void common_defaults(struct common *c) { *c = (struct common){.kv = -1, .cache_b
 void common_options(struct common *c, struct option out[COMMON_OPTIONS]) {
     const struct option all[COMMON_OPTIONS] = {
         {OPTION_TEXT, "model", &c->model, "MODEL", MODEL_HELP, 0, 0},
-        {OPTION_TEXT, "backend", &c->backend, "auto|cpu", "where the model runs", 0, 0},
+        {OPTION_TEXT, "backend", &c->backend, "auto|cpu|metal", "where the model runs; metal: builds for macOS", 0, 0},
         {OPTION_INT, "threads", &c->threads, "N", "threads (0: one a physical core this process may use)", 0, 1024},
         {OPTION_INT, "max-seq", &c->max_seq, "N", "tokens of context a sequence may have (0: 32768, or the model's limit)", 0, 1 << 20},
         {OPTION_INT, "parallel", &c->parallel, "N", "sequences that run at once (0: 1; serve: 4)", 0, 256},
@@ -186,6 +186,8 @@ void common_options(struct common *c, struct option out[COMMON_OPTIONS]) {
         {OPTION_CHOICE, "kv", &c->kv, "16|8",
          "bits of an element of the KV cache: 8 halves what context takes (default: 16; 32 in float32)", 0, 0},
         {OPTION_TEXT, "isa", &c->isa, "NAME", "force portable, avx2, avx2-vnni, avx512, neon or neon-i8mm (for tests)", 0, 0},
+        {OPTION_FLAG, "deterministic", &c->deterministic, "",
+         "an answer's bits never depend on what runs beside it (the CPU keeps this anyway)", 0, 0},
         {OPTION_FLAG, "quiet", &c->quiet, "", "no notes on standard error", 0, 0},
     };
     memcpy(out, all, sizeof all);

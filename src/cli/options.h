@@ -43,13 +43,13 @@ struct common {
     int threads, max_seq, parallel, compute;
     int kv; /* index of the word after --kv; -1: not given */
     uint64_t memory;
-    bool quiet;
+    bool quiet, deterministic;
     uint64_t cache_bytes; /* UINT64_MAX: not given; 0: off */
     const char *cache_dir;
     uint64_t cache_disk_bytes, cache_disk_rate;
 };
 void common_defaults(struct common *c);
-#define COMMON_OPTIONS 10
+#define COMMON_OPTIONS 11
 void common_options(struct common *c, struct option out[COMMON_OPTIONS]);
 /* Besides, for commands that answer more than one prompt. */
 #define CACHE_OPTIONS 4

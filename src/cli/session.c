@@ -117,6 +117,7 @@ void session_engine_options(const struct common *c, const char *dir, int paralle
                                   .kv = c->kv < 0    ? 0
                                         : c->kv == 0 ? 16
                                                      : 8,
+                                  .deterministic = c->deterministic,
                                   .threads = c->threads,
                                   .max_seq = c->max_seq,
                                   .parallel = c->parallel ? c->parallel : parallel,

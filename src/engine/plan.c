@@ -58,7 +58,8 @@ struct model_options plan_model_options(const struct calla_options *o) {
                .threads = o->threads,
                .isa = o->isa,
                .kv = o->kv,
-               .off = o->off},
+               .off = o->off,
+               .deterministic = o->deterministic},
         .max_seq = o->max_seq,
         .max_sequences = o->parallel,
         .chunk = o->chunk,
@@ -212,6 +213,10 @@ void plan_fingerprint(const struct calla_options *o, const struct model *m, stru
     hash_begin(&s, HASH_SHA256);
     add_bytes(&s, numbers, sizeof numbers);
     if (off) add_bytes(&s, &off, sizeof off);
+    if (strcmp(be.name, "cpu") != 0) { /* its bits are its own, and may depend on company */
+        add_bytes(&s, be.name, strlen(be.name));
+        add_bytes(&s, &be.deterministic, sizeof be.deterministic);
+    }
     model_identity(m, add_bytes, &s);
     add_bytes(&s, o->identity_n ? o->identity : "", o->identity_n);
     hash_end_words(&s, out->w);

@@ -26,7 +26,7 @@ static void count(struct loader *l, enum weight_group group, uint64_t parameters
     l->w->parameters += parameters;
     l->w->text_bytes += bytes;
     l->w->group_bytes[group] += bytes;
-    if (l->progress) l->progress(l->ctx, l->w->text_bytes, l->ckpt->bytes);
+    if (l->progress && l->ckpt) l->progress(l->ctx, l->w->text_bytes, l->ckpt->bytes);
 }
 
 static const char *full_name(const struct loader *l, const char *name, char buf[192]) {
@@ -39,7 +39,8 @@ static struct be_weight *stack(struct loader *l, enum weight_group group, const 
     char full[192];
     struct affine a;
     struct be_weight *handle = NULL;
-    if (!l->rc) l->rc = checkpoint_affine(l->ckpt, full_name(l, name, full), experts, out, in, bits, &a, l->err);
+    if (!l->ckpt) a = (struct affine){.experts = experts ? experts : 1, .out = out, .in = in, .bits = bits};
+    else if (!l->rc) l->rc = checkpoint_affine(l->ckpt, full_name(l, name, full), experts, out, in, bits, &a, l->err);
     if (!l->rc && l->be) l->rc = be_ops(l->be)->weight_new(l->be, &a, &handle, l->err);
     if (!l->rc) count(l, group, (uint64_t)a.experts * (uint64_t)out * (uint64_t)in, affine_bytes(&a));
     return handle;
@@ -66,9 +67,18 @@ static struct be_vector *values(struct loader *l, enum weight_group group, const
     return handle;
 }
 
+/* The same without a checkpoint: a shape. */
+static struct be_vector *no_values(struct loader *l, enum weight_group group, enum st_dtype dtype, size_t n) {
+    struct be_vector *handle = NULL;
+    if (!l->rc) l->rc = be_ops(l->be)->vector_new(l->be, NULL, n, &handle, l->err);
+    if (!l->rc) count(l, group, n, n * st_dtype_bytes(dtype));
+    return handle;
+}
+
 static struct be_vector *vector(struct loader *l, enum weight_group group, const char *name, enum st_dtype dtype, int n) {
     char full[192];
     const uint8_t *data = NULL;
+    if (!l->ckpt) return no_values(l, group, dtype, (size_t)n);
     if (!l->rc) l->rc = checkpoint_plain(l->ckpt, full_name(l, name, full), dtype, 1, (uint64_t[]){(uint64_t)n}, &data, l->err);
     return l->rc ? NULL : values(l, group, full, dtype, data, (size_t)n);
 }
@@ -77,6 +87,7 @@ static struct be_vector *vector(struct loader *l, enum weight_group group, const
 static struct be_vector *norm(struct loader *l, const char *name, int n) {
     char full[192];
     const uint8_t *data = NULL;
+    if (!l->ckpt) return no_values(l, GROUP_NORMS, ST_BF16, (size_t)n);
     if (!l->rc) l->rc = checkpoint_plain(l->ckpt, full_name(l, name, full), ST_BF16, 1, (uint64_t[]){(uint64_t)n}, &data, l->err);
     if (!l->rc) l->rc = checkpoint_norm_plausible(full, data, (size_t)n, l->err);
     return l->rc ? NULL : values(l, GROUP_NORMS, full, ST_BF16, data, (size_t)n);
@@ -87,6 +98,7 @@ static struct be_vector *convolution(struct loader *l, const char *name, int cha
     char full[192];
     const uint8_t *data = NULL;
     if (l->rc) return NULL;
+    if (!l->ckpt) return no_values(l, GROUP_GDN, ST_BF16, (size_t)channels * 4);
     l->rc = checkpoint_plain(l->ckpt, full_name(l, name, full), ST_BF16, 3, (uint64_t[]){(uint64_t)channels, 4, 1}, &data, l->err);
     if (l->rc && checkpoint_plain(l->ckpt, full, ST_BF16, 3, (uint64_t[]){(uint64_t)channels, 1, 4}, &data, NULL) == 0)
         l->rc = err_set(
@@ -161,7 +173,7 @@ int weights_load(struct weights *w, struct checkpoint *c, const struct model_con
     *w = (struct weights){.layers = mem_calloc((size_t)config->layers, sizeof *w->layers)};
     if (!w->layers) return err_set(err, CALLA_E_MEMORY, "no memory for %d layers", config->layers);
     all_tensors(&l);
-    if (!l.rc) {
+    if (!l.rc && c) {
         checkpoint_skip(c, "vision_tower.", &w->vision_bytes);
         l.rc = checkpoint_finish(c, err);
     }
@@ -172,7 +184,7 @@ int weights_load(struct weights *w, struct checkpoint *c, const struct model_con
     const uint64_t *g = w->group_bytes;
     w->active_bytes = g[GROUP_HEAD] + g[GROUP_GDN] + g[GROUP_ATTENTION] + g[GROUP_ROUTER] +
                       g[GROUP_EXPERTS] / (uint64_t)config->experts * (uint64_t)config->top_k + g[GROUP_SHARED];
-    if (progress) progress(ctx, c->bytes, c->bytes);
+    if (progress && c) progress(ctx, c->bytes, c->bytes);
     return 0;
 }
 

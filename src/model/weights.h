@@ -36,7 +36,7 @@ enum weight_group { GROUP_EMBEDDING, GROUP_HEAD, GROUP_GDN, GROUP_ATTENTION, GRO
 
 /* Take every tensor of the checkpoint (vision_tower.* skipped by name), check shapes, bits and norms, hand them to the back end. be NULL:
  * check and count only
- * (`verify`, `info`). progress may be NULL. */
+ * (`verify`, `info`). c NULL: shapes alone, for a back end that runs nothing. progress may be NULL. */
 int weights_load(struct weights *w, struct checkpoint *c, const struct model_config *config, struct backend *be,
                  void (*progress)(void *, uint64_t, uint64_t), void *ctx, struct calla_error *err);
 void weights_free(struct weights *w, struct backend *be, int layers);

@@ -29,7 +29,7 @@ struct lanes {
 struct binding {
     void *data;
     size_t bytes;
-    bool bound, defined;
+    bool bound, defined, place;
 };
 
 struct emu_now emu_now;
@@ -45,6 +45,8 @@ static uint64_t seed;
 static enum emu_fault fault;
 static char report[512], names[EMU_BUFFERS][96];
 static int thread_count;
+static emu_touched_fn *on_touched;
+static void *touched_ctx;
 
 void emu_register(const struct emu_kernel *table, int count) {
     for (int i = 0; i < count && kernel_count < KERNELS; i++) kernels[kernel_count++] = &table[i];
@@ -54,11 +56,16 @@ void emu_begin(enum emu_order o, uint64_t s) {
     seed = s;
     memset(bindings, 0, sizeof bindings);
 }
-static void bind(int index, void *data, size_t bytes, bool defined) {
-    if (index >= 0 && index < EMU_BUFFERS) bindings[index] = (struct binding){data, bytes, true, defined};
+static void bind(int index, void *data, size_t bytes, bool defined, bool place) {
+    if (index >= 0 && index < EMU_BUFFERS) bindings[index] = (struct binding){data, bytes, true, defined, place};
 }
-void emu_bind(int index, const void *data, size_t bytes) { bind(index, (void *)(uintptr_t)data, bytes, true); }
-void emu_bind_undefined(int index, void *data, size_t bytes) { bind(index, data, bytes, false); }
+void emu_bind(int index, const void *data, size_t bytes) { bind(index, (void *)(uintptr_t)data, bytes, true, false); }
+void emu_bind_undefined(int index, void *data, size_t bytes) { bind(index, data, bytes, false, false); }
+void emu_bind_place(int index, void *data, size_t bytes) { bind(index, data, bytes, true, true); }
+void emu_on_touched(emu_touched_fn *fn, void *ctx) {
+    on_touched = fn;
+    touched_ctx = ctx;
+}
 const char *emu_report(void) { return report; }
 size_t emu_threadgroup_bytes(void) { return memory_threadgroup; }
 uint64_t emu_bytes_read(void) { return memory_read; }
@@ -243,10 +250,11 @@ static void bind_all(void) {
         snprintf(names[p->index], sizeof names[0], "buffer %d of %s", p->index, kernel->name);
         emu_now.name[p->index] = names[p->index];
         if (!b->bound) emu_fail(EMU_BINDING, "buffer %d is not bound", p->index);
-        else if (p->reference ? b->bytes != p->element : b->bytes % p->element != 0)
+        else if (!b->place && (p->reference ? b->bytes != p->element : b->bytes % p->element != 0))
             emu_fail(EMU_BINDING, "buffer %d has %zu bytes, its %s %zu", p->index, b->bytes, p->reference ? "type" : "elements",
                      p->element);
-        else if (memory_bind(p->index, b->data, b->bytes, p->writable, b->defined))
+        else if (b->place ? memory_bind_place(p->index, b->data, b->bytes, p->writable)
+                          : memory_bind(p->index, b->data, b->bytes, p->writable, b->defined))
             emu_fail(EMU_BINDING, "no memory for buffer %d", p->index);
     }
     for (int i = 0; i < EMU_BUFFERS && !fault; i++)
@@ -268,14 +276,19 @@ static void run_groups(const uint32_t *groups, uint32_t size) {
     free(list);
 }
 
+static const struct emu_kernel *find(const char *name) {
+    for (int i = 0; i < kernel_count; i++) /* the first of a name: planted.py puts a faulty twin before it */
+        if (strcmp(kernels[i]->name, name) == 0) return kernels[i];
+    return NULL;
+}
+int emu_has(const char *name) { return find(name) != NULL; }
+
 enum emu_fault emu_dispatch(const char *name, uint32_t x, uint32_t y, uint32_t z, uint32_t size) {
-    kernel = NULL;
+    kernel = find(name);
     fault = EMU_NONE;
     report[0] = 0;
     memory_read = memory_written = memory_threadgroup = 0;
     thread_count = (int)size;
-    for (int i = kernel_count - 1; i >= 0; i--) /* the first of a name: planted.py puts a faulty twin before it */
-        if (strcmp(kernels[i]->name, name) == 0) kernel = kernels[i];
     if (!stacks) {
         void *p = mmap(NULL, (size_t)EMU_THREADS * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p != MAP_FAILED) stacks = p;
@@ -285,6 +298,8 @@ enum emu_fault emu_dispatch(const char *name, uint32_t x, uint32_t y, uint32_t z
     else bind_all();
     if (!fault) run_groups((uint32_t[]){x, y, z}, size);
     memory_new_group(); /* counts the last group's memory */
+    for (int i = 0; i < EMU_BUFFERS && !fault && on_touched; i++)
+        if (bindings[i].bound && bindings[i].place) on_touched(touched_ctx, i, memory_touched(i, 0), memory_touched(i, 1));
     for (int i = 0; i < EMU_BUFFERS; i++) memory_finish(i, bindings[i].data);
     memset(bindings, 0, sizeof bindings);
     return fault;

@@ -40,6 +40,14 @@ void emu_begin(enum emu_order order, uint64_t seed);
 void emu_bind(int index, const void *data, size_t bytes);
 /* The same, but what it holds before the dispatch is undefined: reading a byte that the kernel has not written is a fault. */
 void emu_bind_undefined(int index, void *data, size_t bytes);
+/* Bind memory in place, as a device does: nothing is copied, and several indices may share it. An access is known to be inside one of the
+ * bindings, but a stray one may land in another of the same memory. */
+void emu_bind_place(int index, void *data, size_t bytes);
+/* Called for each buffer bound in place after a dispatch without a fault: a bit for each 4 bytes that were read, and written. */
+typedef void emu_touched_fn(void *ctx, int index, const uint32_t *read, const uint32_t *written);
+void emu_on_touched(emu_touched_fn *fn, void *ctx);
+/* Whether there is a kernel of that name. */
+int emu_has(const char *kernel);
 /* Run a kernel over groups x threads; 0, or the first fault. Bindings are used up. */
 enum emu_fault emu_dispatch(const char *kernel, uint32_t groups_x, uint32_t groups_y, uint32_t groups_z, uint32_t threads);
 /* One line about the last dispatch's fault. */

@@ -22,16 +22,19 @@ struct touch {
 };
 struct record {
     struct touch write, read;
-    bool defined;
+    bool undefined;
 };
 struct memory {
     char *at;
     size_t bytes;
     bool writable;
+    bool place;             /* at is the caller's own memory */
     struct record *records; /* [bytes] where writable or undefined at first, else NULL */
+    uint32_t *touched[2];   /* with place: a bit for each 4 bytes read, written */
 };
 static char *reserved;
 static struct memory buffers[EMU_BUFFERS];
+static int places; /* buffers that are bound in place */
 static char arena[2 * EMU_THREADGROUP_BYTES + ARRAYS * GAP] __attribute__((aligned(256)));
 static struct record arena_records[sizeof arena];
 static struct {
@@ -56,15 +59,33 @@ int memory_bind(int index, const void *data, size_t bytes, bool writable, bool d
     if (writable || !defined) {
         m->records = calloc(bytes ? bytes : 1, sizeof *m->records);
         if (!m->records) return -1;
-        for (size_t i = 0; i < bytes; i++) m->records[i].defined = defined;
+        for (size_t i = 0; !defined && i < bytes; i++) m->records[i].undefined = true;
         if (!defined) memset(m->at, POISON, bytes);
     }
     return 0;
 }
 
+int memory_bind_place(int index, void *data, size_t bytes, bool writable) {
+    struct memory *m = &buffers[index];
+    *m = (struct memory){.at = data, .bytes = bytes, .writable = writable, .place = true};
+    places++;
+    for (int k = 0; k < 2; k++) m->touched[k] = calloc(bytes / 128 + 1, sizeof(uint32_t));
+    if (writable) m->records = calloc(bytes ? bytes : 1, sizeof *m->records);
+    return m->touched[0] && m->touched[1] && (m->records || !writable) ? 0 : -1;
+}
+
+const uint32_t *memory_touched(int index, int written) { return buffers[index].touched[written]; }
+
 void memory_finish(int index, void *out) {
     struct memory *m = &buffers[index];
     if (!m->at) return;
+    if (m->place) {
+        for (int k = 0; k < 2; k++) free(m->touched[k]);
+        free(m->records);
+        places--;
+        *m = (struct memory){0};
+        return;
+    }
     if (m->writable && m->bytes) memcpy(out, m->at, m->bytes);
     if (m->bytes) mmap(m->at, m->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     free(m->records);
@@ -99,6 +120,7 @@ void *emu_threadgroup_array(int key, size_t bytes) {
     arrays[array_count++].bytes = bytes;
     arena_used = (start + bytes + GAP + 63) / 64 * 64;
     memset(arena + start - GAP, POISON, arena_used - start + GAP);
+    for (size_t i = start; i < start + bytes; i++) arena_records[i].undefined = true;
     return arena + start;
 }
 
@@ -139,8 +161,13 @@ static const char *where(int index) {
 
 static void touch_bytes(struct record *r, size_t at, size_t size, int index, bool write, bool atomic) {
     const int space = index < 0 ? THREADGROUP : DEVICE;
+    const struct record *first = r, before = *r;
     for (size_t i = 0; i < size; i++, r++) {
         const struct touch *last = &r->write;
+        if (i && memcmp(r, &before, sizeof before) == 0) { /* most bytes of an access have the same history */
+            *r = *first;
+            continue;
+        }
         bool clash = !ordered(last, space) && !(atomic && last->atomic);
         if (!clash && write) {
             last = &r->read;
@@ -153,12 +180,12 @@ static void touch_bytes(struct record *r, size_t at, size_t size, int index, boo
                      last->several ? " and others" : "");
             return;
         }
-        if (!write && !r->defined) {
+        if (!write && r->undefined) {
             emu_fail(EMU_UNDEFINED, "read of byte %zu of %s, which nobody has written", at + i, where(index));
             return;
         }
         if (write) {
-            r->defined = true;
+            r->undefined = false;
             note(&r->write, space, atomic);
         } else {
             note(&r->read, space, atomic);
@@ -178,10 +205,8 @@ static void access_threadgroup(size_t at, size_t size, bool write, bool atomic) 
     emu_fail(EMU_BOUNDS, "%s of %zu bytes outside every array of threadgroup memory", write ? "write" : "read", size);
 }
 
-static void access_buffer(size_t offset, size_t size, bool write, bool atomic) {
-    const int index = (int)(offset / PART);
+static void access_buffer(int index, long long at, size_t size, bool write, bool atomic) {
     struct memory *m = &buffers[index];
-    const long long at = (long long)(offset % PART) - (long long)(PART / 2);
     if (!m->at || at < 0 || (size_t)at + size > m->bytes) {
         emu_fail(EMU_BOUNDS, "%s of %zu bytes at byte %lld of buffer %d (%s), which has %zu", write ? "write" : "read", size, at, index,
                  where(index), m->bytes);
@@ -195,13 +220,32 @@ static void access_buffer(size_t offset, size_t size, bool write, bool atomic) {
     if (m->records) touch_bytes(m->records + at, (size_t)at, size, index, write, atomic);
 }
 
+/* The buffer bound in place that holds an address: one that may be written where there are several; -1: none. */
+static int place_of(const char *at) {
+    int found = -1;
+    for (int i = 0; i < EMU_BUFFERS && places; i++)
+        if (buffers[i].place && at >= buffers[i].at && at < buffers[i].at + buffers[i].bytes && (found < 0 || buffers[i].writable)) found = i;
+    return found;
+}
+
+static void access_place(int index, const char *p, size_t size, bool write, bool atomic) {
+    const size_t at = (size_t)(p - buffers[index].at);
+    access_buffer(index, (long long)at, size, write, atomic);
+    if (!emu_now.running) return;
+    for (size_t word = at / 4; word <= (at + size - 1) / 4; word++) buffers[index].touched[write][word / 32] |= 1u << word % 32;
+}
+
 static void check(const void *p, size_t size, size_t alignment, bool write, bool atomic) {
     const char *at = p;
     if (!emu_now.running || (at >= emu_now.stack && at < emu_now.stack_end)) return;
     if (!write && at >= (const char *)emu_self() && at < (const char *)(emu_self() + 1)) return; /* the thread's positions */
     if ((uintptr_t)p % alignment)
         emu_fail(EMU_ALIGNMENT, "%s of %zu bytes at an address that is no multiple of %zu", write ? "write" : "read", size, alignment);
-    if (reserved && at >= reserved && at < reserved + PART * EMU_BUFFERS) access_buffer((size_t)(at - reserved), size, write, atomic);
+    const size_t offset = (size_t)(at - reserved);
+    const int place = place_of(at);
+    if (place >= 0) access_place(place, at, size, write, atomic);
+    else if (reserved && at >= reserved && offset < PART * EMU_BUFFERS)
+        access_buffer((int)(offset / PART), (long long)(offset % PART) - (long long)(PART / 2), size, write, atomic);
     else if (at >= arena && at < arena + sizeof arena) access_threadgroup((size_t)(at - arena), size, write, atomic);
     else emu_fail(EMU_BOUNDS, "%s of %zu bytes outside every buffer", write ? "write" : "read", size);
 }

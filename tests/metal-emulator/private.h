@@ -29,6 +29,10 @@ __attribute__((format(printf, 2, 3))) void emu_fail(enum emu_fault fault, const 
 
 /* Set up a buffer for a dispatch; 0, or -1 without memory. */
 int memory_bind(int index, const void *data, size_t bytes, bool writable, bool defined);
+/* The same without a copy: accesses are those of the caller's memory. */
+int memory_bind_place(int index, void *data, size_t bytes, bool writable);
+/* What was touched of a buffer bound in place, until memory_finish. */
+const uint32_t *memory_touched(int index, int written);
 /* Copy back what was writable, drop what was bound. */
 void memory_finish(int index, void *out);
 /* Threadgroup memory of a new group is poisoned. */

@@ -58,3 +58,53 @@ else()
     set_tests_properties(metal/planted_faults PROPERTIES TIMEOUT 900)
   endif()
 endif()
+
+# The host over a stand-in for Metal's classes (standin/): the very Objective-C files that macOS compiles, for the GNU runtime, so that whole
+# models run through the ordinary back end, model and engine, on emulated kernels.
+if(NOT CALLA_SANITIZE AND CALLA_CLANGXX AND Python3_FOUND AND NOT APPLE)
+  string(REPLACE "clang++" "clang" objc ${CALLA_CLANGXX})
+  execute_process(COMMAND ${objc} -print-file-name=libobjc.so OUTPUT_VARIABLE libobjc OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT EXISTS ${libobjc})
+    message(WARNING "no libobjc: the emulated tests of the Metal host are skipped")
+    add_test(NAME metal/host COMMAND sh -c "echo 'SKIPPED: the Metal host needs the GNU Objective-C runtime here'; exit 77")
+    set_tests_properties(metal/host PROPERTIES SKIP_RETURN_CODE 77)
+  else()
+    set(standin ${emulator}/standin)
+    set(objc_flags -fobjc-runtime=gcc -fblocks -fconstant-string-class=NSConstantString -std=gnu17 -Wall -Wextra -Wshadow -Wno-missing-field-initializers
+        -Werror -D_GNU_SOURCE -I${standin} -I${emulator} -I${CMAKE_SOURCE_DIR}/src -I${CMAKE_SOURCE_DIR}/include)
+    file(GLOB standin_sources CONFIGURE_DEPENDS ${standin}/*.m)
+    file(GLOB standin_headers CONFIGURE_DEPENDS ${standin}/*.h ${standin}/*/*.h ${CMAKE_SOURCE_DIR}/src/backend/metal/*.h)
+    set(host_objects)
+    foreach(source ${metal_device} ${standin_sources})
+      get_filename_component(stem ${source} NAME_WE)
+      set(out ${CMAKE_BINARY_DIR}/metal_host_${stem}.o)
+      add_custom_command(OUTPUT ${out} DEPENDS ${source} ${standin_headers} ${emulator}/emulator.h
+        COMMAND ${objc} ${objc_flags} -O2 -g -c ${source} -o ${out} COMMENT "Metal host ${stem} for the emulator" VERBATIM)
+      list(APPEND host_objects ${out})
+    endforeach()
+    foreach(source ${metal_device}) # as macOS compiles it, but for the headers: no warning
+      get_filename_component(stem ${source} NAME_WE)
+      add_test(NAME metal/host_syntax_${stem} COMMAND ${objc} ${objc_flags} -Wpedantic -Wno-gnu-zero-variadic-macro-arguments -fsyntax-only ${source})
+    endforeach()
+    foreach(flat ${metal_flat}) # what the host embeds compiles alone
+      get_filename_component(stem ${flat} NAME_WE)
+      add_test(NAME metal/embedded_${stem} COMMAND ${CALLA_CLANGXX} -std=c++20 -Wall -Wextra -Werror -Wno-unknown-attributes -I${emulator}/include -I${emulator}
+               -fsyntax-only -DEMU_LINT -x c++ ${flat})
+    endforeach()
+    file(GLOB host_tests CONFIGURE_DEPENDS ${emulator}/host_*.c)
+    foreach(test ${host_tests})
+      get_filename_component(stem ${test} NAME_WE)
+      # whole: the shaders register themselves; before room_backend: its own table of back ends, with metal in it
+      add_executable(metal_${stem} ${test} ${CMAKE_SOURCE_DIR}/tests/oracle/golden.c ${CMAKE_SOURCE_DIR}/src/backend/backend.c ${host_objects} ${objects} ${metal_sources})
+      target_compile_definitions(metal_${stem} PRIVATE ${CALLA_TEST_DEFS} CALLA_METAL)
+      target_include_directories(metal_${stem} PRIVATE ${CMAKE_SOURCE_DIR}/tests ${CMAKE_SOURCE_DIR}/tests/oracle ${CMAKE_SOURCE_DIR}/tests/model ${standin})
+      target_link_libraries(metal_${stem} PRIVATE room_engine metal_emulator ${libobjc} PkgConfig::CMOCKA)
+      add_test(NAME metal/${stem} COMMAND metal_${stem} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+      set_tests_properties(metal/${stem} PROPERTIES TIMEOUT 1800)
+    endforeach()
+    foreach(stem host_golden host_faults) # every prompt, every barrier
+      add_test(NAME metal/${stem}_whole COMMAND metal_${stem} whole WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+      set_tests_properties(metal/${stem}_whole PROPERTIES LABELS slow TIMEOUT 7200)
+    endforeach()
+  endif()
+endif()
