@@ -186,7 +186,7 @@ static size_t upload_bytes(const struct be_dims *d) {
 
 static uint64_t workspace_bytes(struct backend *be, const struct be_dims *d) {
     size_t sizes[METAL_WORK_MEMORIES];
-    uint64_t sum = METAL_RING * (uint64_t)upload_bytes(d) + (uint64_t)d->max_rows * sizeof(struct metal_span);
+    uint64_t sum = METAL_RING * (uint64_t)upload_bytes(d) + (uint64_t)d->max_rows * sizeof(struct metal_tables);
     (void)be;
     work_sizes(d, sizes);
     for (int i = 0; i < METAL_WORK_MEMORIES; i++) sum += sizes[i];

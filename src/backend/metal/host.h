@@ -168,7 +168,7 @@ struct metal_touch { /* what dispatches since the last barrier read or write */
 };
 enum { METAL_TOUCHES = 256 };
 /* A span's tables in the upload memory of this pass. */
-struct metal_span {
+struct metal_tables {
     size_t pages, turn; /* offsets */
 };
 
@@ -197,7 +197,7 @@ struct metal {
     struct metal_run *runs;
 
     struct metal_upload upload[METAL_RING];
-    struct metal_span *spans; /* [max_rows] of the pass being encoded */
+    struct metal_tables *spans; /* [max_rows] of the pass being encoded */
     int n_spans;              /* 0: not uploaded yet */
     size_t segments_used;
     int slot;              /* of the pass being encoded */
