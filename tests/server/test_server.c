@@ -76,6 +76,7 @@ int main(int argc, char **argv) {
         else if (!strcmp(name, "--threads")) engine_options.threads = atoi(value);
         else if (!strcmp(name, "--parallel")) engine_options.parallel = atoi(value);
         else if (!strcmp(name, "--cache-dir")) engine_options.cache_dir = value;
+        else if (!strcmp(name, "--kv")) engine_options.kv = atoi(value);
         else if (!strcmp(name, "--cache-off")) engine_options.cache_bytes = atoi(value) ? CALLA_CACHE_OFF : 0;
         else {
             fprintf(stderr, "unknown option %s\n", name);
