@@ -9,6 +9,25 @@
 #include <string.h>
 
 enum { STEPS = 40 };
+/* The same schema as a function's parameters: what cannot be enforced is left open, unless it must be. */
+static void as_parameters(struct calla_vocabulary *v, const char *schema, size_t n, uint32_t seed) {
+    struct calla_grammar *g;
+    struct calla_error err = {0};
+    struct str tools = {0};
+    str_printf(&tools,
+               "[{\"function\":{\"name\":\"now\"}},{\"function\":{\"name\":\"f\"%s,\"parameters\":", seed % 2 ? ",\"strict\":true" : "");
+    str_append(&tools, schema, n);
+    str_puts(&tools, "}}]");
+    int rc = calla_grammar_open_calls(&g, v, tools.data, tools.len, NULL, NULL, &err);
+    str_free(&tools);
+    if (rc) {
+        require(err.code == rc && err.message[0] && ((rc == CALLA_E_INVALID && seed % 2) || rc == CALLA_E_FORMAT));
+        return;
+    }
+    walk(g, false, seed);
+    calla_grammar_close(g);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void require(bool condition) {
@@ -45,7 +64,7 @@ static void check_json(const struct str *text) {
     arena_free(&arena);
 }
 
-static void walk(struct calla_grammar *g, uint64_t seed) {
+static void walk(struct calla_grammar *g, bool json, uint64_t seed) {
     struct calla_matcher *m;
     struct str text = {0};
     uint32_t mask[64];
@@ -54,7 +73,7 @@ static void walk(struct calla_grammar *g, uint64_t seed) {
     for (uint64_t step = 0; step < STEPS; step++) {
         memset(mask, 0, sizeof mask);
         calla_matcher_mask(m, mask, vocab);
-        if (calla_matcher_complete(m)) check_json(&text);
+        if (json && calla_matcher_complete(m)) check_json(&text);
         int32_t from = (int32_t)(num_random(seed, 3 * step) % (uint64_t)vocab), chosen = -1;
         for (int32_t i = 0; i < vocab && chosen < 0; i++) {
             int32_t id = (from + i) % vocab;
@@ -80,12 +99,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct calla_grammar *g;
     struct calla_error err = {0};
     if (size < 4) return 0;
+    as_parameters(v, (const char *)data + 4, size - 4, num_load32(data));
     int rc = calla_grammar_open(&g, v, (const char *)data + 4, size - 4, &err);
     if (rc) {
         require(err.code == rc && err.message[0] && (rc == CALLA_E_INVALID || rc == CALLA_E_FORMAT));
         return 0;
     }
-    walk(g, num_load32(data));
+    walk(g, true, num_load32(data));
     calla_grammar_close(g);
     return 0;
 }

@@ -191,7 +191,7 @@ REFUSED = [
     ({"tools": [{"type": "computer_20250124", "name": "x"}]}, "tools[0].type"), ({"tools": 1}, "tools"), ({"tool_choice": {"type": "any"}}, "tool_choice"), ({"tool_choice": {"type": "all"}}, "tool_choice.type"),
     ({"tools": [BLOCK], "tool_choice": {"type": "tool", "name": "g"}}, "tool_choice.name"), ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"), ({"thinking": {"type": "deep"}}, "thinking.type"),
     ({"thinking": 3}, "thinking"), ({"output_config": {"effort": "great"}}, "output_config.effort"), ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"), ({"metadata": {"user_id": 1}}, "metadata.user_id"),
-    ({"container": "x"}, "container"), ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"), ({"stream": "yes"}, "stream"), ({"messages": user("a" * 400000)}, "messages: the prompt has"), ({"tools": [BLOCK, BLOCK]}, "tools[1].name"), ({"tools": [{**BLOCK, "name": "a b"}]}, "tools[0].name"),
+    ({"container": "x"}, "container"), ({"mcp_servers": [{"type": "url"}]}, "mcp_servers"), ({"stream": "yes"}, "stream"), ({"messages": user("a" * 400000)}, "prompt is too long: "), ({"tools": [BLOCK, BLOCK]}, "tools[1].name"), ({"tools": [{**BLOCK, "name": "a b"}]}, "tools[0].name"),
     ({"tools": [{**BLOCK, "description": 1}]}, "tools[0].description"), ({"tools": [{**BLOCK, "name": f"f{i}"} for i in range(513)]}, "tools"),
 ]
 
