@@ -78,11 +78,21 @@ class Client:
         body = {"prompt": ids, "max_tokens": tokens, "temperature": 0, "stream": stream, "cache_prompt": False, "ignore_eos": True}
         if stream:
             body["stream_options"] = {"include_usage": True}
-        self.k.request("POST", PATH, json.dumps(body), {"Content-Type": "application/json"})
-        answer = self.k.getresponse()
+        answer = self.send(json.dumps(body))
         if answer.status != 200:
             sys.exit(f"{PATH}: {answer.status} {answer.read()[:300]!r}")
         return answer
+
+    def send(self, body, again=True):
+        """A server may close a connection that it kept; what got no byte of answer is sent once more on a new one, at that server's cost."""
+        try:
+            self.k.request("POST", PATH, body, {"Content-Type": "application/json"})
+            return self.k.getresponse()
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            self.k.close()
+            if not again:
+                raise
+            return self.send(body, False)
 
     def one(self):
         return json.loads(self.ask(1, False).read())["usage"]["completion_tokens"]
