@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST_PARAMETERS 32 /* bits of a count */
+#define MOST_PARAMETERS 32  /* bits of a count */
+#define LONGEST_NAME    256 /* bytes of a parameter's */
 
 static const char END_VALUE[] = "</parameter>\n", BEGIN_FUNCTION[] = "<function=", END_FUNCTION[] = "</function>";
 
@@ -118,9 +119,7 @@ static void draw_parameter(struct drawing *d, const struct json *node, uint32_t 
         build_call(&d->b, from, draw_rule(d, (struct draw_task){.kind = CALL_TEXT}), 0, to);
         return;
     }
-    uint32_t behind = build_state(&d->b);
-    if (!draw_failed(d)) build_call(&d->b, from, draw_rule(d, (struct draw_task){.kind = CALL_VALUE, .node = node}), 0, behind);
-    build_skip(&d->b, build_text(&d->b, build_text(&d->b, behind, "\n", 1), END_VALUE, sizeof END_VALUE - 1), to);
+    if (!draw_failed(d)) build_call(&d->b, from, draw_rule(d, (struct draw_task){.kind = CALL_VALUE, .node = node}), 0, to);
 }
 
 struct parameter {
@@ -184,17 +183,23 @@ static void draw_anything(struct drawing *d, uint32_t from, uint32_t to) {
     build_call(&d->b, build_text(&d->b, more, ">\n", 2), draw_rule(d, (struct draw_task){.kind = CALL_ANY}), 0, from);
 }
 
-void calls_draw(struct drawing *d, const struct draw_task *t, uint32_t from, uint32_t to) {
+/* A value that is no text, with its closing tag: it may be empty, which no rule may. */
+static void draw_value(struct drawing *d, const struct json *node, uint32_t from, uint32_t to) {
     struct schema s;
+    uint32_t behind = build_state(&d->b);
+    schema_init(&s);
+    schema_merge(&d->r, &s, node, 0);
+    if (!draw_failed(d)) draw_choices(d, &s, from, behind, true, 0);
+    build_skip(&d->b, build_text(&d->b, build_text(&d->b, behind, "\n", 1), END_VALUE, sizeof END_VALUE - 1), to);
+}
+
+void calls_draw(struct drawing *d, const struct draw_task *t, uint32_t from, uint32_t to) {
     switch (t->kind) {
     case CALL_TEXT: draw_text(d, false, from, to); break;
     case CALL_ANY: draw_text(d, true, from, to); break;
     case CALL_PARAMETERS: draw_parameters(d, t->schema, from, to); break;
     case CALL_ANYTHING: draw_anything(d, from, to); break;
-    default:
-        schema_init(&s);
-        schema_merge(&d->r, &s, t->node, 0);
-        if (!draw_failed(d)) draw_choices(d, &s, from, to, true, 0);
+    default: draw_value(d, t->node, from, to);
     }
 }
 
@@ -234,7 +239,7 @@ static bool can_hold(struct drawing *d, const struct schema *s) {
         return schema_fail(&d->r, NULL, "more than %d parameters cannot be enforced", MOST_PARAMETERS), false;
     for (const struct schema_property *p = s->properties; p; p = p->next)
         for (size_t i = 0; i < p->name.n || i == 0; i++)
-            if (p->name.n == 0 || (unsigned char)p->name.p[i] < 0x20 || p->name.p[i] == '>')
+            if (p->name.n == 0 || p->name.n > LONGEST_NAME || (unsigned char)p->name.p[i] < 0x20 || p->name.p[i] == '>')
                 return schema_fail(&d->r, p->value, "has a name that a call cannot spell"), false;
     return true;
 }
@@ -273,6 +278,16 @@ static void draw_all(struct drawing *d, const struct functions *f) {
     draw_tasks(d);
 }
 
+/* A parameter without any value would be a name that leads nowhere. */
+static int check_values(const struct drawing *d, const struct machine *m) {
+    for (const struct draw_task *t = d->first; t; t = t->next) {
+        const struct machine_state *start = &m->states[m->rules[t->rule].start];
+        if (t->kind == CALL_VALUE && !start->n_edges && !start->n_calls)
+            return err_set(d->r.err, CALLA_E_INVALID, "nothing can satisfy one of its parameters");
+    }
+    return 0;
+}
+
 /* work: spent before, and in the end. */
 static int attempt(struct machine *m, const struct functions *f, uint64_t *work, build_stop_fn *stop, void *ctx, struct calla_error *err) {
     struct drawing d = {0};
@@ -284,6 +299,7 @@ static int attempt(struct machine *m, const struct functions *f, uint64_t *work,
     d.b.stop_ctx = ctx;
     draw_all(&d, f);
     int rc = d.r.rc ? d.r.rc : build_finish(&d.b);
+    if (rc == 0) rc = check_values(&d, m);
     *work = d.b.work;
     build_close(&d.b);
     arena_free(&d.arena);

@@ -23,7 +23,7 @@ enum draw_kind {
     /* of calls.c */
     CALL_TEXT,  /* a parameter's text, to its closing tag */
     CALL_ANY,   /* the same, which may hold that tag */
-    CALL_VALUE, /* a parameter's value that is no text */
+    CALL_VALUE, /* a parameter's value that is no text, to its closing tag */
     CALL_PARAMETERS,
     CALL_ANYTHING /* parameters of any name */
 };

@@ -37,7 +37,9 @@ static const char tools[] =
     "{\"type\":\"function\",\"function\":{\"name\":\"editor\",\"parameters\":{\"type\":\"object\",\"properties\":{\"tags\":{\"type\":"
     "\"array\","
     "\"items\":{\"$ref\":\"#/$defs/t\"}}},\"$defs\":{\"t\":{\"type\":\"boolean\"}}}}},"
-    "{\"function\":{\"name\":\"now\"}},"
+    "{\"function\":{\"name\":\"now\"}},{\"function\":{\"name\":\"never\",\"parameters\":{\"properties\":{\"a\":{\"enum\":[]},\"b\":{"
+    "\"type\":\"integer\"}}}}},{\"function\":{\"name\":\"pick\",\"parameters\":{\"properties\":{\"e\":{\"enum\":[\"\"]},\"f\":{"
+    "\"anyOf\":[{\"const\":\"\"},{\"type\":\"integer\"}]}},\"required\":[\"e\",\"f\"]}}},"
     "{\"function\":{\"name\":\"odd\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"uniqueItems\":true}}}}"
     "},"
     "{\"function\":{\"name\":\"loose\",\"strict\":false,\"parameters\":{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\"}}}}"
@@ -78,6 +80,9 @@ static void whole(void **state) {
         CALL("editor", P("tags", "[true,false]")),
         CALL("editor", ""),
         CALL("now", ""),
+        CALL("pick", P("e", "") P("f", "")),
+        CALL("never", P("b", "1") P("a", "none")),
+        CALL("pick", P("f", "-5") P("e", "")),
         CALL("odd", P("a", "[1, 1]") P("b", "x") P("b", "x\n</parameter>\n</function>\nthe text goes on")),
         CALL("loose", P("n", "none") P("other", "")),
     };
@@ -178,6 +183,7 @@ static void strict(void **state) {
         {"[{\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"not\":{}}}}}}]",
          "properties.a.not"},
         {"[{\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\"}}}]", "other names"},
+        {"[{\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"properties\":{\"a\":{\"enum\":[]}}}}}]", "satisfy"},
         {"[{\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"anyOf\":[{\"properties\":{}}]}}}]", "alternatives"},
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
