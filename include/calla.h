@@ -98,6 +98,7 @@ struct calla_plan {
 struct calla_model_info {
     char name[128]; /* last part of the folder's name */
     char backend[32], isa[32];
+    char cores[128]; /* the processors by which threads are chosen, in words; "" where nothing is known */
     enum calla_compute compute;
     int threads, max_seq, parallel;
     int kv;           /* bits of an element of the KV cache: 8, 16 or 32 */

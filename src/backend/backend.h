@@ -60,6 +60,7 @@ struct be_info {
     int chunk;            /* prompt rows that suit one pass, a multiple of BE_PAGE */
     bool deterministic;
     uint64_t copied; /* weight bytes copied so far (misaligned or repacked) */
+    char cores[128]; /* the processors by which threads are chosen, in words; "" where threads are none of this back end's */
 };
 
 /* Sizes that gdn and attn need; the same for all layers of a model. */

@@ -1,4 +1,5 @@
-/* base/cgroup.h - the limits a Linux control group (version 2 or 1) sets on this process. Private to base and its tests.
+/* base/cgroup.h - the limits a Linux control group (version 2 or 1) sets on this process. Private to base, to the CPU back end's
+ * cores.c, and to tests.
  *
  * `root` stands before every path read: "" for the running system, a folder with a copy of the files for a test.
  */

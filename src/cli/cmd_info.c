@@ -42,6 +42,7 @@ static void print_text(const struct calla_model_info *i, int context, uint64_t i
     printf("positions        %d declared by the checkpoint, %d planned\n", i->max_position, i->max_seq);
     printf("runs on          %s (%s), %d threads, %s, KV in %d bits\n", i->backend, i->isa, i->threads,
            i->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default types", i->kv);
+    if (*i->cores) printf("processors       %s\n", i->cores);
     printf("memory           at most %s for %d sequence%s of %d tokens, besides the file's own pages\n", human_bytes(i->plan.total, a),
            i->parallel, i->parallel == 1 ? "" : "s", i->max_seq);
     printf("  KV cache       %s\n", human_bytes(i->plan.kv, a));
@@ -71,6 +72,8 @@ static void print_json(const struct calla_model_info *i, int context, uint64_t i
     }
     str_printf(&s, "},\"max_position\":%d,\"max_seq\":%d,\"parallel\":%d,\"kv\":%d,\"threads\":%d,\"backend\":\"%s\",\"isa\":\"%s\"",
                i->max_position, i->max_seq, i->parallel, i->kv, i->threads, i->backend, i->isa);
+    str_puts(&s, ",\"cores\":");
+    json_write_string(&s, i->cores, strlen(i->cores));
     const struct calla_plan *p = &i->plan;
     str_printf(&s,
                ",\"plan\":{\"weights_mapped\":%llu,\"weights_copied\":%llu,\"state\":%llu,\"kv\":%llu,\"cache\":%llu,\"scratch\":%llu,"

@@ -144,6 +144,7 @@ void plan_describe(const struct calla_options *o, const struct model *m, struct 
     folder_name(o->model, info->name, sizeof info->name);
     snprintf(info->backend, sizeof info->backend, "%s", be.name);
     snprintf(info->isa, sizeof info->isa, "%s", be.isa ? be.isa : "");
+    snprintf(info->cores, sizeof info->cores, "%s", be.cores);
     for (int i = 0; i < info->n_groups; i++) {
         snprintf(info->groups[i].name, sizeof info->groups[i].name, "%s", groups[i]);
         info->groups[i].bytes = w->group_bytes[i];

@@ -2,6 +2,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -187,10 +188,11 @@ def test_full_disk_is_an_error():
 def test_info_adds_up():
     fixed = ("--cache-bytes", "64M")  # by default it is a share of what is free at this moment
     text = calla("info", *fixed)
-    for word in ("mini", "hidden 512, 8 layers (2 attention", "0.046 billion", "resident", "prefix cache"):
+    for word in ("mini", "hidden 512, 8 layers (2 attention", "0.046 billion", "\nprocessors ", "resident", "prefix cache"):
         assert word in text
     assert calla("info", *fixed, MINI, model=None).splitlines()[:-1] == text.splitlines()[:-1]  # the last line is measured
     info = calla_json("info", "--json", *fixed, "--max-seq", "1000", "--context", "500")
+    assert re.search(r"\b\d+ processors?\b", info["cores"])
     plan = info["plan"]
     assert plan["total"] == sum(plan[k] for k in ("weights_copied", "state", "kv", "cache", "scratch", "text"))
     assert plan["idle"] < plan["scratch"]

@@ -9,4 +9,3 @@ endif()
 # Tests that run threads of their own, for the thread sanitizer.
 set_tests_properties(text/test_history_store PROPERTIES LABELS threads)
 set_tests_properties(engine/test_store engine/test_store_file backend/test_pool engine/test_serving engine/test_lifetime engine/test_engine PROPERTIES LABELS threads)
-set_tests_properties(backend/test_cores PROPERTIES SKIP_RETURN_CODE 77)

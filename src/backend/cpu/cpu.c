@@ -36,6 +36,7 @@ static void cpu_info(struct backend *be, struct be_info *out) {
         .chunk = PROMPT_ROWS,
         .deterministic = true,
     };
+    cpu_cores_tell(&c->cores, out->cores, sizeof out->cores);
 }
 
 /* ---- memory ---- */
@@ -223,7 +224,9 @@ int cpu_open(struct backend **out, const struct be_options *options, struct call
     c->quantise = c->compute == BE_DEFAULT && !(c->off & (BE_OFF_INTEGER | BE_OFF_FUSED));
     int rc = cpu_isa_pick(options->isa, &c->k, err);
     if (rc == 0 && c->off & BE_OFF_FETCH) c->k = cpu_kernels_unfetched(c->k);
-    if (rc == 0) rc = pool_new_as(&c->pool, options->threads ? options->threads : cpu_cores(""), !(c->off & BE_OFF_SPIN), err);
+    cpu_cores_read(&c->cores, "", NULL);
+    int threads = options->threads ? options->threads : c->cores.threads;
+    if (rc == 0) rc = pool_new_as(&c->pool, threads, !(c->off & BE_OFF_SPIN), &c->cores, err);
     if (rc) {
         mem_free(c);
         return rc;

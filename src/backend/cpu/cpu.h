@@ -5,8 +5,8 @@
  * in both. The KV cache is bf16 in default mode and float32 otherwise, unless be_options.kv says; recurrent state is always float32.
  *
  * One family, one file: linear.c, moe.c, gdn.c, attn.c, norm.c (embed, add_norm, head, argmax). Inner kernels per instruction set:
- * kernels_portable.c, kernels_avx2.c, kernels_avxvnni.c, kernels_avx512.c, kernels_neon.c, kernels_i8mm.c, each filling a struct cpu_kernels
- * (isa.c chooses one); a family's loops are written once and call the table.
+ * kernels_portable.c, kernels_avx2.c, kernels_avxvnni.c, kernels_avx512.c, kernels_neon.c, kernels_i8mm.c, each filling a struct
+ * cpu_kernels (isa.c chooses one); a family's loops are written once and call the table.
  */
 #ifndef BACKEND_CPU_CPU_H
 #define BACKEND_CPU_CPU_H
@@ -17,7 +17,9 @@
 /* ---- thread pool (pool.c): spins briefly, then sleeps; the caller is worker 0 ---- */
 struct pool;
 int pool_new(struct pool **out, int threads, struct calla_error *err);
-int pool_new_as(struct pool **out, int threads, bool spins, struct calla_error *err); /* spins false: sleeps at once (BE_OFF_SPIN) */
+struct cpu_cores;
+/* spins false: sleeps at once (BE_OFF_SPIN). cores, which must live as long, says where threads may run; NULL: anywhere. */
+int pool_new_as(struct pool **out, int threads, bool spins, const struct cpu_cores *cores, struct calla_error *err);
 void pool_free(struct pool *p);
 int pool_threads(const struct pool *p);
 /* Run fn(ctx, begin, end, worker) over [0, n) in pieces of whole grains of `grain` items, taken dynamically; returns when all are done. The
@@ -80,9 +82,23 @@ int cpu_isa_list(const struct cpu_kernels *out[CPU_ISAS]);
 /* The table called name, or the best for NULL. CALLA_E_UNSUPPORTED names what can be had. */
 int cpu_isa_pick(const char *name, const struct cpu_kernels **out, struct calla_error *err);
 
-/* cores.c: threads where none are asked for: a physical core each, of the fast kind where there are two kinds, and no more than affinity
- * and quota allow. `root` stands before /sys: "" outside of tests. */
-int cpu_cores(const char *root);
+/* cores.c: the processors of this process, as the system describes them. */
+enum { CPU_CORES_MOST = 8192 /* Linux knows no more processors */, CPU_CORES_TEXT = 128 };
+struct cpu_cores {
+    int processors; /* that this process may run on */
+    int cores;      /* physical cores among them, only the fast ones where there are two kinds; a processor each where nothing is said */
+    int slow;       /* cores of a slower kind, left out */
+    int quota;      /* processors that the control group pays for where that is fewer than cores, else 0 */
+    int nodes;      /* of memory (NUMA) on which those cores lie, at least 1 */
+    int threads;    /* that suit: a core each, within the quota */
+    uint8_t node[CPU_CORES_MOST]; /* of each of their processors, from 1 on; 0: not theirs, or nothing is said of nodes */
+};
+/* `root` stands before /sys and /proc, "" outside of tests; `allowed` a list like "0-3,8", NULL for the process's own mask. */
+void cpu_cores_read(struct cpu_cores *out, const char *root, const char *allowed);
+/* In words, for people. */
+void cpu_cores_tell(const struct cpu_cores *c, char *out, size_t size);
+/* Where there are several memory nodes, keep the calling thread on the processors of the n-th (modulo their number). */
+void cpu_cores_pin(const struct cpu_cores *c, int n);
 
 /* ablate.c: what stands in for choices that are switched off. The same table without early fetches; k itself where it makes none. */
 const struct cpu_kernels *cpu_kernels_unfetched(const struct cpu_kernels *k);
@@ -106,6 +122,7 @@ struct cpu {
     unsigned off;  /* bits of be_off */
     bool quantise; /* 4-bit products are of quantised rows */
     const struct cpu_kernels *k;
+    struct cpu_cores cores;
     struct pool *pool;
     struct be_dims dims;      /* of prepare; all 0 before */
     struct calla_error error; /* first error of the pass; code 0: none */

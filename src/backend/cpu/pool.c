@@ -36,7 +36,8 @@ struct pool {
     pthread_mutex_t mutex;
     pthread_cond_t work, finished;
     uint64_t spin_ns;
-    int threads, started; /* workers [1, started) have threads */
+    const struct cpu_cores *cores; /* where workers may run, NULL: anywhere */
+    int threads, started;          /* workers [1, started) have threads */
     struct worker *workers;
 };
 
@@ -86,6 +87,7 @@ static bool run_piece(struct pool *p, int worker) {
 static void *worker_main(void *arg) {
     struct worker *w = arg;
     struct pool *p = w->pool;
+    if (p->cores) cpu_cores_pin(p->cores, w->index);
     for (;;) {
         while (run_piece(p, w->index)) {}
         if (!spin(p, has_work)) {
@@ -99,9 +101,9 @@ static void *worker_main(void *arg) {
     }
 }
 
-int pool_new(struct pool **out, int threads, struct calla_error *err) { return pool_new_as(out, threads, true, err); }
+int pool_new(struct pool **out, int threads, struct calla_error *err) { return pool_new_as(out, threads, true, NULL, err); }
 
-int pool_new_as(struct pool **out, int threads, bool spins, struct calla_error *err) {
+int pool_new_as(struct pool **out, int threads, bool spins, const struct cpu_cores *cores, struct calla_error *err) {
     if (threads < 1 || threads > 1024) return err_set(err, CALLA_E_INVALID, "threads must be between 1 and 1024, not %d", threads);
     struct pool *p = mem_calloc(1, sizeof *p);
     struct worker *workers = mem_calloc((size_t)threads, sizeof *workers);
@@ -116,6 +118,7 @@ int pool_new_as(struct pool **out, int threads, bool spins, struct calla_error *
     p->threads = threads;
     p->started = 1;
     p->workers = workers;
+    p->cores = cores;
     /* threads that share a processor must not spin: they would keep from running the one they wait for */
     p->spin_ns = spins && threads <= cpu_count() ? SPIN_NS : 0;
     for (int i = 1; i < threads; i++) {
