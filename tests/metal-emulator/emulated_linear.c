@@ -1,19 +1,21 @@
-/* gemv4, gemv8, gemm4, gemm8, emulated, against the cpu back end: outputs that fill no tile, odd row counts, inner dimensions that fill no
- * step of the lanes; a row alone and in company. */
+/* gemv4, gemv8, both for several rows at once, gemm4, gemm8, emulated, against the cpu back end: outputs that fill no tile, odd row counts,
+ * inner dimensions that fill no step of the lanes; a row alone and in company. */
 #include "emulated.h"
 
 enum { MOST = 70 };
 
 static void product(const char *kernel, const struct affine *a, const float *x, int rows, float *y, int order) {
     const struct metal_linear_args args = {a->in, a->out, rows};
-    const bool many = strncmp(kernel, "gemm", 4) == 0;
+    const bool many = strncmp(kernel, "gemm", 4) == 0, batch = strstr(kernel, "_rows") != NULL;
     emu_begin((enum emu_order)order, (uint64_t)rows);
     bind_weight(0, a);
     emu_bind(3, x, (size_t)rows * (size_t)a->in * sizeof *x);
     emu_bind_undefined(4, y, (size_t)rows * (size_t)a->out * sizeof *y);
     BIND_ARGS(5, args);
     if (many) emulated(kernel, blocks(a->out, METAL_TILE), blocks(rows, METAL_TILE), 1, 128);
-    else emulated(kernel, blocks(a->out, METAL_GEMV_ROWS * METAL_GEMV_SIMDS), (uint32_t)rows, 1, 32 * METAL_GEMV_SIMDS);
+    else
+        emulated(kernel, blocks(a->out, METAL_GEMV_ROWS * METAL_GEMV_SIMDS), batch ? blocks(rows, METAL_GEMV_BATCH) : (uint32_t)rows, 1,
+                 32 * METAL_GEMV_SIMDS);
 }
 
 static void shapes(const char *kernel, int bits, const int (*shape)[3], size_t count) {
@@ -46,6 +48,22 @@ static void gemv4_emulated(void **state) {
     (void)state;
     shapes("gemv4", 4, few, COUNT(few));
 }
+static void gemv_rows_emulated(void **state) {
+    static const int some[][3] = {{2, 9, 64}, {7, 5, 576}, {8, 8, 128}, {9, 33, 64}, {16, 4, 64}};
+    struct random_affine a = random_affine(1, 11, 576, 4, 0, 3), b = random_affine(1, 11, 576, 8, 0, 3);
+    float *x = randoms(9 * 576, 2, 0, 1), *y = zeros(9 * 11), *want = zeros(9 * 11);
+    (void)state;
+    shapes("gemv4_rows", 4, some, COUNT(some));
+    shapes("gemv8_rows", 8, some, COUNT(some));
+    product("gemv4", &a.a, x, 9, want, EMU_FORWARD);
+    product("gemv4_rows", &a.a, x, 9, y, EMU_REVERSED);
+    assert_memory_equal(y, want, 9 * 11 * sizeof *y); /* one route: the same bits */
+    product("gemv8", &b.a, x, 9, want, EMU_SHUFFLED);
+    product("gemv8_rows", &b.a, x, 9, y, EMU_FORWARD);
+    assert_memory_equal(y, want, 9 * 11 * sizeof *y);
+    random_affine_free(&a), random_affine_free(&b);
+    free(x), free(y), free(want);
+}
 static void gemv8_emulated(void **state) {
     (void)state;
     shapes("gemv8", 8, few, COUNT(few));
@@ -63,7 +81,8 @@ static void gemm8_emulated(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(gemv4_emulated), cmocka_unit_test(gemv8_emulated), cmocka_unit_test(gemm4_emulated),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(gemv4_emulated), cmocka_unit_test(gemv8_emulated),
+                                       cmocka_unit_test(gemv_rows_emulated), cmocka_unit_test(gemm4_emulated),
                                        cmocka_unit_test(gemm8_emulated)};
     return RUN(tests);
 }

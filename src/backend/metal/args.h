@@ -19,11 +19,16 @@
 #define METAL_ARGMAX_THREADS 1024
 #define METAL_GEMV_ROWS      4 /* output rows of a simdgroup */
 #define METAL_GEMV_SIMDS     2 /* simdgroups of a group */
+#define METAL_GEMV_BATCH     8 /* rows that gemv4_rows and gemv8_rows read a weight for */
 #define METAL_GDN_SIMDS      4 /* value rows of a group */
 #define METAL_KEY_DIM        128
+#define METAL_BATCH          8                           /* most spans of a dispatch of the _batch kernels */
+#define METAL_CHUNK_VALUES   16                          /* value rows of a group of gdn_chunk; 128 threads */
+#define METAL_CHUNK_MADE     (2 * 64 * 64 + 3 * 64 + 64) /* floats that gdn_chunk_prepare makes of a piece and value head */
 #define METAL_HEAD_DIM       256
 #define METAL_SEGMENT        256 /* positions that one group of attention reads */
 #define METAL_PAGE           64
+#define METAL_QUERY_ROWS     16 /* most rows of a tile of attention; 128 threads */
 #define METAL_SLOTS          256
 #define METAL_EXPERTS        512 /* most of them */
 #define METAL_TILE           32  /* rows, and outputs, of a tile of the many-row product; 128 threads */
@@ -54,6 +59,20 @@ struct metal_gdn_args {
 };
 METAL_SIZE(struct metal_gdn_args, 24);
 
+/* Rows of the pass that are one sequence's. */
+struct metal_span {
+    int32_t first, rows;
+};
+METAL_SIZE(struct metal_span, 8);
+
+/* Rows of one span in the chunk form. Its pieces are those of the absolute grid of METAL_PAGE positions; one of a single row is passed
+ * over. */
+struct metal_chunk_args {
+    int32_t rows, position; /* of the span: its first row stands at position */
+    int32_t key_heads, value_heads, key_dim, value_dim;
+};
+METAL_SIZE(struct metal_chunk_args, 24);
+
 struct metal_attn_args {
     int32_t rows, position; /* of the span: its first row stands at position */
     int32_t heads, kv_heads, head_dim, rotary;
@@ -62,6 +81,19 @@ struct metal_attn_args {
     float eps, scale; /* of scores */
 };
 METAL_SIZE(struct metal_attn_args, 44);
+
+/* A row of the pass as attention sees it, whatever sequence it is of. */
+struct metal_row {
+    int32_t position;
+    int32_t pages; /* where its sequence's page table begins in `pages` */
+};
+METAL_SIZE(struct metal_row, 8);
+
+/* Up to METAL_QUERY_ROWS rows of one sequence, one position after another. */
+struct metal_tile {
+    int32_t first, count;
+};
+METAL_SIZE(struct metal_tile, 8);
 
 struct metal_moe_args {
     int32_t rows, experts, top_k;

@@ -1,22 +1,11 @@
-// backend/metal/attn.metal - attention of one sequence's rows over its KV pages: norms and rotary, split softmax, join.
+// backend/metal/attn.metal - attention of rows over their sequences' KV pages: norms and rotary, split softmax, join.
 //
-// KV pages are those of docs/backend.md: [page][layer][keys, values][KV head][METAL_PAGE][head_dim], float32 or bf16. Rotary angles come as
-// a table from the host, for they need double precision: turn [rows][rotary], cosines then sines. A row reads its keys in segments of
-// METAL_SEGMENT absolute positions, joined in order, so its result depends on its position alone.
-#include "backend/metal/shader.h"
+// Rotary angles come as a table from the host, for they need double precision: turn [rows][rotary], cosines then sines. A row reads its keys
+// in segments of METAL_SEGMENT absolute positions, joined in order, so its result depends on its position alone. Kernels named _rows take
+// rows of any sequences in one dispatch, the others those of one span.
+#include "backend/metal/kv.h"
 
 enum { DIMS = METAL_HEAD_DIM / 32 };
-
-static inline float load(device const float *p) { return *p; }
-static inline float load(device const ushort *p) { return from_bf16(*p); }
-static inline void store(device float *p, float x) { *p = x; }
-static inline void store(device ushort *p, float x) { *p = to_bf16(x); }
-
-// First element of what KV head `head` has on the page of a position: keys (which 0) or values (1).
-static inline ulong page_at(device const int *pages, constant metal_attn_args &args, uint position, uint which, uint head) {
-    const ulong page = (ulong)(uint)pages[position / METAL_PAGE];
-    return (((page * (uint)args.layers + (uint)args.layer) * 2 + which) * (uint)args.kv_heads + head) * METAL_PAGE * (uint)args.head_dim;
-}
 
 // A head's norm and rotary by one simdgroup into tile [head_dim]; lanes keep their own dimensions lane, lane + 32, ...
 static inline void turned(device const float *x, device const float *w, device const float *turn, constant metal_attn_args &args,
@@ -40,8 +29,9 @@ static inline void turned(device const float *x, device const float *w, device c
 template <typename T>
 static inline void prepare(device const float *q, device const float *k, device const float *v, device const float *q_norm,
                            device const float *k_norm, device const float *turn, device const int *pages, device T *pool,
-                           device float *query, constant metal_attn_args &args, threadgroup float *tile, uint2 group, uint lane) {
-    const uint n = (uint)args.head_dim, heads = (uint)args.heads, row = group.y, position = (uint)args.position + row;
+                           device float *query, constant metal_attn_args &args, threadgroup float *tile, uint2 group, uint lane,
+                           uint position) {
+    const uint n = (uint)args.head_dim, heads = (uint)args.heads, row = group.y;
     turn += (ulong)row * (uint)args.rotary;
     if (group.x < heads) {
         const ulong at = (ulong)row * heads + group.x;
@@ -49,23 +39,21 @@ static inline void prepare(device const float *q, device const float *k, device 
         for (uint i = lane; i < n; i += 32) query[at * n + i] = tile[i];
         return;
     }
-    const uint head = group.x - heads;
-    const ulong from = ((ulong)row * (uint)args.kv_heads + head) * n, slot = position % METAL_PAGE * n;
-    const ulong key = page_at(pages, args, position, 0, head) + slot, value = page_at(pages, args, position, 1, head) + slot;
+    const uint head = group.x - heads, slot = position % METAL_PAGE;
+    const ulong from = ((ulong)row * (uint)args.kv_heads + head) * n;
     turned(k + from, k_norm, turn, args, 1.0f, tile, lane);
-    for (uint i = lane; i < n; i += 32) {
-        store(pool + key + i, tile[i]);
-        store(pool + value + i, v[from + i]);
-    }
+    put_row(list_at(pool, pages, args, position, 0, head), slot, tile, n, lane);
+    put_row(list_at(pool, pages, args, position, 1, head), slot, v + from, n, lane);
 }
 
 // The running softmax of one query head over one segment: a simdgroup each, METAL_SEGMENT keys one after another, a lane DIMS dimensions.
 // Groups: (KV heads, segments, rows) of heads / kv_heads simdgroups. max, sum [rows][heads][segments]; part [..][head_dim].
 template <typename T>
 static inline void split(device const float *query, device const int *pages, device const T *pool, device float *most,
-                         device float *sums, device float *part, constant metal_attn_args &args, uint3 group, uint lane, uint simd) {
+                         device float *sums, device float *part, constant metal_attn_args &args, uint3 group, uint lane, uint simd,
+                         uint position) {
     const uint n = (uint)args.head_dim, heads = (uint)args.heads, head = group.x * (heads / (uint)args.kv_heads) + simd, row = group.z;
-    const uint begin = group.y * METAL_SEGMENT, end = min(begin + METAL_SEGMENT, (uint)args.position + row + 1);
+    const uint begin = group.y * METAL_SEGMENT, end = min(begin + METAL_SEGMENT, position + 1);
     if (begin >= end) return;
     const ulong at = (ulong)row * heads + head;
     float q[DIMS], acc[DIMS], top = -INFINITY, sum = 0.0f;
@@ -74,16 +62,19 @@ static inline void split(device const float *query, device const int *pages, dev
         acc[i] = 0.0f;
     }
     for (uint page = begin; page < end; page += METAL_PAGE) {
-        device const T *k = pool + page_at(pages, args, page, 0, group.x);
-        device const T *v = pool + page_at(pages, args, page, 1, group.x);
-        const uint keys = min((uint)METAL_PAGE, end - page);
-        for (uint t = 0; t < keys; t++, k += n, v += n) {
+        device const T *keys = list_at(pool, pages, args, page, 0, group.x);
+        device const T *values = list_at(pool, pages, args, page, 1, group.x);
+        const uint count = min((uint)METAL_PAGE, end - page);
+        for (uint t = 0; t < count; t++) {
+            device const T *k = list_row(keys, t, n);
+            device const T *v = list_row(values, t, n);
             float score = 0.0f;
             UNROLL for (uint i = 0; i < DIMS; i++)
                 if (lane + 32 * i < n) score += q[i] * load(k + lane + 32 * i);
-            score = simd_sum(score);
+            score = simd_sum(score) * row_scale(keys, t);
             const float higher = max(top, score), keep = exp(top - higher), weight = exp(score - higher);
-            UNROLL for (uint i = 0; i < DIMS; i++) acc[i] = acc[i] * keep + (lane + 32 * i < n ? weight * load(v + lane + 32 * i) : 0.0f);
+            const float share = weight * row_scale(values, t);
+            UNROLL for (uint i = 0; i < DIMS; i++) acc[i] = acc[i] * keep + (lane + 32 * i < n ? share * load(v + lane + 32 * i) : 0.0f);
             sum = sum * keep + weight;
             top = higher;
         }
@@ -105,23 +96,41 @@ static inline void split(device const float *query, device const int *pages, dev
         constant metal_attn_args &args [[buffer(9)]], uint2 group [[threadgroup_position_in_grid]],                                        \
         uint lane [[thread_index_in_simdgroup]]) {                                                                                         \
         TG_ARRAY(float, tile, METAL_HEAD_DIM);                                                                                             \
-        prepare(q, k, v, q_norm, k_norm, turn, pages, pool, query, args, tile, group, lane);                                               \
+        prepare(q, k, v, q_norm, k_norm, turn, pages, pool, query, args, tile, group, lane, (uint)args.position + group.y);                \
+    }                                                                                                                                      \
+    kernel void attn_prepare_rows_##suffix(                                                                                                \
+        device const float *q [[buffer(0)]], device const float *k [[buffer(1)]], device const float *v [[buffer(2)]],                     \
+        device const float *q_norm [[buffer(3)]], device const float *k_norm [[buffer(4)]], device const float *turn [[buffer(5)]],        \
+        device const int *pages [[buffer(6)]], device T *pool [[buffer(7)]], device float *query [[buffer(8)]],                            \
+        device const metal_row *rows [[buffer(9)]], constant metal_attn_args &args [[buffer(10)]],                                         \
+        uint2 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {                                           \
+        TG_ARRAY(float, tile, METAL_HEAD_DIM);                                                                                             \
+        prepare(q, k, v, q_norm, k_norm, turn, pages + rows[group.y].pages, pool, query, args, tile, group, lane,                          \
+                (uint)rows[group.y].position);                                                                                             \
     }                                                                                                                                      \
     kernel void attn_split_##suffix(                                                                                                       \
         device const float *query [[buffer(0)]], device const int *pages [[buffer(1)]], device const T *pool [[buffer(2)]],                \
         device float *most [[buffer(3)]], device float *sums [[buffer(4)]], device float *part [[buffer(5)]],                              \
         constant metal_attn_args &args [[buffer(6)]], uint3 group [[threadgroup_position_in_grid]],                                        \
         uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]]) {                                           \
-        split(query, pages, pool, most, sums, part, args, group, lane, simd);                                                              \
+        split(query, pages, pool, most, sums, part, args, group, lane, simd, (uint)args.position + group.z);                               \
+    }                                                                                                                                      \
+    kernel void attn_split_rows_##suffix(                                                                                                  \
+        device const float *query [[buffer(0)]], device const int *pages [[buffer(1)]], device const T *pool [[buffer(2)]],                \
+        device float *most [[buffer(3)]], device float *sums [[buffer(4)]], device float *part [[buffer(5)]],                              \
+        device const metal_row *rows [[buffer(6)]], constant metal_attn_args &args [[buffer(7)]],                                          \
+        uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],                                             \
+        uint simd [[simdgroup_index_in_threadgroup]]) {                                                                                    \
+        split(query, pages + rows[group.z].pages, pool, most, sums, part, args, group, lane, simd, (uint)rows[group.z].position);          \
     }
 ATTN(f32, float)
 ATTN(bf16, ushort)
+ATTN(i8, int8_t)
 
 // y = joined segments / sum * sigmoid(gate); the gates lie behind the queries in q. Groups: (heads, rows).
-kernel void attn_join(device const float *q [[buffer(0)]], device const float *most [[buffer(1)]], device const float *sums [[buffer(2)]],
-                      device const float *part [[buffer(3)]], device float *y [[buffer(4)]], constant metal_attn_args &args [[buffer(5)]],
-                      uint2 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {
-    const uint n = (uint)args.head_dim, row = group.y, segments = ((uint)args.position + row) / METAL_SEGMENT + 1;
+static inline void join(device const float *q, device const float *most, device const float *sums, device const float *part,
+                        device float *y, constant metal_attn_args &args, uint2 group, uint lane, uint position) {
+    const uint n = (uint)args.head_dim, row = group.y, segments = position / METAL_SEGMENT + 1;
     const ulong at = (ulong)row * (uint)args.heads + group.x, from = at * (uint)args.segments;
     float top = -INFINITY, sum = 0.0f, acc[DIMS];
     UNROLL for (uint i = 0; i < DIMS; i++) acc[i] = 0.0f;
@@ -134,4 +143,15 @@ kernel void attn_join(device const float *q [[buffer(0)]], device const float *m
     }
     UNROLL for (uint i = 0; i < DIMS; i++)
         if (lane + 32 * i < n) y[at * n + lane + 32 * i] = acc[i] / sum * sigmoid(q[at * 2 * n + n + lane + 32 * i]);
+}
+kernel void attn_join(device const float *q [[buffer(0)]], device const float *most [[buffer(1)]], device const float *sums [[buffer(2)]],
+                      device const float *part [[buffer(3)]], device float *y [[buffer(4)]], constant metal_attn_args &args [[buffer(5)]],
+                      uint2 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]]) {
+    join(q, most, sums, part, y, args, group, lane, (uint)args.position + group.y);
+}
+kernel void attn_join_rows(device const float *q [[buffer(0)]], device const float *most [[buffer(1)]], device const float *sums [[buffer(2)]],
+                           device const float *part [[buffer(3)]], device float *y [[buffer(4)]], device const metal_row *rows [[buffer(5)]],
+                           constant metal_attn_args &args [[buffer(6)]], uint2 group [[threadgroup_position_in_grid]],
+                           uint lane [[thread_index_in_simdgroup]]) {
+    join(q, most, sums, part, y, args, group, lane, (uint)rows[group.y].position);
 }
