@@ -19,6 +19,7 @@ static char many_patterns[4096]; /* any of 24 that differ in the one character t
 
 static const struct example {
     const char *name, *schema, *text;
+    bool calls; /* schema is a list of tools */
 } examples[] = {
     {"any object", NULL,
      "{\"title\": \"A walk in the hills\", \"tags\": [\"outdoors\", \"summer\", \"north\"], \"length_km\": 12.5, \"open\": true, "
@@ -42,6 +43,17 @@ static const struct example {
      "{\"id\": 1234, \"kind\": \"beta\", \"comment\": \"free text with its own key\", \"weight of it\": 0.75, \"other\": null}"},
     {"slug", "{\"type\":\"string\",\"pattern\":\"^[a-z0-9-]+$\",\"maxLength\":253}",
      "\"the-quick-brown-fox-jumps-over-the-lazy-dog-and-then-it-runs-back-into-the-forest-where-it-came-from-before-anyone-has-seen-it\""},
+    {"a call",
+     "[{\"type\":\"function\",\"function\":{\"name\":\"edit_file\",\"description\":\"Write a "
+     "file\",\"parameters\":{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\"},"
+     "\"content\":{\"type\":\"string\"},\"line\":{\"type\":\"integer\"},\"mode\":{\"enum\":[\"replace\",\"append\"]},\"tags\":{\"type\":"
+     "\"array\",\"items\":{\"type\":\"string\"}}},\"required\":[\"path\",\"content\"]}}},"
+     "{\"type\":\"function\",\"function\":{\"name\":\"run\",\"parameters\":{\"type\":\"object\",\"properties\":{\"command\":{\"type\":"
+     "\"string\"},\"timeout\":{\"type\":\"number\"}},\"required\":[\"command\"]}}}]",
+     "\n<function=edit_file>\n<parameter=path>\nsrc/main.c\n</parameter>\n<parameter=content>\n#include <stdio.h>\n\nint main(void) {\n    "
+     "printf(\"hello\\n\");\n    return 0;\n}\n"
+     "</parameter>\n<parameter=tags>\n[\"new\", \"c\"]\n</parameter>\n</function>\n",
+     true},
     {"24 patterns", many_patterns, "\"some words-that_all of them; let through: to the end\""},
     {"code", "{\"type\":\"object\",\"properties\":{\"code\":{\"type\":\"string\"}},\"required\":[\"code\"]}",
      "{\"code\": \"int main(void) {\\n    printf(\\\"hello\\\\n\\\");\\n    return 0;\\n}\\n\"}"},
@@ -85,7 +97,8 @@ static int run(struct calla_vocabulary *v, const struct example *e, const struct
     struct calla_grammar *g;
     struct calla_error err;
     uint64_t start = clock_ns();
-    int rc = calla_grammar_open(&g, v, e->schema, e->schema ? strlen(e->schema) : 0, &err);
+    int rc = e->calls ? calla_grammar_open_calls(&g, v, e->schema, strlen(e->schema), NULL, NULL, &err)
+                      : calla_grammar_open(&g, v, e->schema, e->schema ? strlen(e->schema) : 0, &err);
     if (rc) return fprintf(stderr, "%s: %s\n", e->name, err.message), rc;
     double compile = since(start);
     if (compile < c->compile) c->compile = compile;

@@ -318,13 +318,18 @@ static bool mask_kept(struct masking *k, const struct thread *t, bool must) {
     return kept != NULL || out;
 }
 
-static void mask_thread(struct masking *k, const struct thread *t, bool must) {
+static void mask_thread(struct masking *k, const struct thread *from, bool must) {
     struct calla_grammar *g = k->m->g;
-    const struct threads alone = {.n = 1, .t = {*t}};
+    struct threads alone = {.n = 1, .t = {*from}};
+    struct thread *t = &alone.t[0];
+    const int32_t frames = k->m->n_frames;
     uint32_t first[8];
+    while (matcher_enter(k->m, t)) {}
     first_bytes(&g->m, &alone, first);
-    if (is_alike(&g->m.rules[g->m.states[t->state].rule]) && reach(g->v, first) > g->v->wide && mask_kept(k, t, must)) return;
-    walk(k, 0, g->v->n, &alone, first);
+    bool wide = is_alike(&g->m.rules[g->m.states[t->state].rule]) && reach(g->v, first) > g->v->wide;
+    if (g->m.states[t->state].body) mask_body(k, t);
+    else if (!wide || !mask_kept(k, t, must)) walk(k, 0, g->v->n, &alone, first);
+    k->m->n_frames = frames;
 }
 
 /* Of many threads in states that nobody has been in yet, each would walk the whole vocabulary, at every id of a hostile schema. So a
@@ -336,11 +341,7 @@ size_t calla_matcher_mask(struct calla_matcher *m, uint32_t *mask, int32_t vocab
     struct masking k = {m, mask, vocab < v->vocab ? vocab : v->vocab, 0};
     if (m->ended) return 0;
     if (m->walks < MATCHER_WALKS) m->walks++;
-    for (int i = 0; i < m->now.n; i++) {
-        const struct thread *t = &m->now.t[i];
-        if (m->g->m.states[t->state].body) mask_body(&k, t);
-        else mask_thread(&k, t, i == 0);
-    }
+    for (int i = 0; i < m->now.n; i++) mask_thread(&k, &m->now.t[i], i == 0);
     for (size_t i = 0; calla_matcher_complete(m) && i < v->n_stops; i++)
         if (v->stops[i] >= 0 && v->stops[i] < vocab) mask[v->stops[i] / 32] |= 1u << (v->stops[i] % 32);
     return k.visited;

@@ -86,6 +86,17 @@ static void step_thread(struct calla_matcher *m, struct thread t, uint8_t byte, 
     }
 }
 
+bool matcher_enter(struct calla_matcher *m, struct thread *t) {
+    const struct machine *g = &m->g->m;
+    const struct machine_state *s = &g->states[t->state];
+    const struct machine_rule *rule = &g->rules[s->rule];
+    const struct machine_call *c = &g->calls[s->call];
+    if (s->n_edges || s->n_calls != 1 || s->accept || !is_open(rule, c->flags, t->count)) return false;
+    if (!push(m, (struct frame){c->to, counted(rule, c->flags, t->count), t->frame, 0})) return false;
+    *t = (struct thread){g->rules[c->rule].start, 0, m->n_frames - 1};
+    return true;
+}
+
 void matcher_step(struct calla_matcher *m, const struct threads *from, uint8_t byte, struct threads *to) {
     to->n = 0;
     for (int i = 0; i < from->n; i++) step_thread(m, from->t[i], byte, to);

@@ -43,6 +43,8 @@ struct calla_matcher {
 void matcher_step(struct calla_matcher *m, const struct threads *from, uint8_t byte, struct threads *to);
 /* Where a thread goes when its rule ends. */
 void matcher_return(struct calla_matcher *m, const struct thread *t, struct threads *to);
+/* Where all that may follow a thread begins with one call: into it, by a frame that the caller drops again (n_frames). Else false. */
+bool matcher_enter(struct calla_matcher *m, struct thread *t);
 /* Find out beforehand what may follow the opening quotes of a new grammar's strings, so that a step need not. */
 void matcher_warm(struct calla_grammar *g);
 #endif
