@@ -6,3 +6,5 @@ foreach(source ${fuzzers})
   target_link_options(${stem} PRIVATE -fsanitize=fuzzer)
   target_link_libraries(${stem} PRIVATE room_server room_hub room_grammar room_text room_engine room_model room_checkpoint room_base)
 endforeach()
+string(REGEX REPLACE "[^;]*/(fuzz_[a-z_]*)\\.c" "\\1" fuzzer_names "${fuzzers}")
+add_custom_target(fuzzers DEPENDS ${fuzzer_names}) # all that ./test builds for them
