@@ -9,24 +9,6 @@
 #include <string.h>
 
 enum { STEPS = 40 };
-/* The same schema as a function's parameters: what cannot be enforced is left open, unless it must be. */
-static void as_parameters(struct calla_vocabulary *v, const char *schema, size_t n, uint32_t seed) {
-    struct calla_grammar *g;
-    struct calla_error err = {0};
-    struct str tools = {0};
-    str_printf(&tools,
-               "[{\"function\":{\"name\":\"now\"}},{\"function\":{\"name\":\"f\"%s,\"parameters\":", seed % 2 ? ",\"strict\":true" : "");
-    str_append(&tools, schema, n);
-    str_puts(&tools, "}}]");
-    int rc = calla_grammar_open_calls(&g, v, tools.data, tools.len, NULL, NULL, &err);
-    str_free(&tools);
-    if (rc) {
-        require(err.code == rc && err.message[0] && ((rc == CALLA_E_INVALID && seed % 2) || rc == CALLA_E_FORMAT));
-        return;
-    }
-    walk(g, false, seed);
-    calla_grammar_close(g);
-}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -92,6 +74,30 @@ static void walk(struct calla_grammar *g, bool json, uint64_t seed) {
     }
     calla_matcher_close(m);
     str_free(&text);
+}
+
+/* The same schema as a function's parameters: what cannot be enforced is left open, unless it must be. */
+static void as_parameters(struct calla_vocabulary *v, const char *schema, size_t n, uint32_t seed) {
+    struct calla_grammar *g;
+    struct calla_error err = {0};
+    struct str tools = {0};
+    struct arena arena = {0};
+    struct json *root;
+    int rc = json_parse(schema, n, &arena, &root, &err);
+    arena_free(&arena);
+    if (rc) return;
+    str_printf(&tools,
+               "[{\"function\":{\"name\":\"now\"}},{\"function\":{\"name\":\"f\"%s,\"parameters\":", seed % 2 ? ",\"strict\":true" : "");
+    str_append(&tools, schema, n);
+    str_puts(&tools, "}}]");
+    rc = calla_grammar_open_calls(&g, v, tools.data, tools.len, NULL, NULL, &err);
+    str_free(&tools);
+    if (rc) {
+        require(err.code == rc && err.message[0] && ((rc == CALLA_E_INVALID && seed % 2) || rc == CALLA_E_FORMAT));
+        return;
+    }
+    walk(g, false, seed);
+    calla_grammar_close(g);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
