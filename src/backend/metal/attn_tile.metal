@@ -3,7 +3,7 @@
 // One group takes one query head of one tile of rows over all segments, in order; a segment's scores, softmax and sum of values are made by
 // 8x8 matrices, segments are joined as in attn_join. All of it depends on a row's own position alone, however the rows are cut into tiles:
 // a key that a row does not see has weight 0, and values with a NaN or an infinity are kept out of the sums, for 0 times them would hurt
-// rows before them; rows that see one become NaN instead. Threadgroup memory: 29,844 bytes.
+// rows before them; rows that see one become NaN instead. Threadgroup memory: 29,828 bytes.
 #include "backend/metal/kv.h"
 
 #include <metal_simdgroup_matrix>
