@@ -1,11 +1,13 @@
 /* Following a text: what fits, where it may end, what a mask says then; characters over several ids; every allocation may fail. The broad
  * checks against jsonschema are in tests/grammar. */
 #include "base/mem.h"
+#include "base/num.h"
 #include "base/str.h"
 #include "calla_grammar.h"
 #include "calla_text.h"
 #include "grammar/matcher.h"
 #include "unit/unit.h"
+#include <pthread.h>
 
 static struct calla_tokenizer *tok;
 static struct calla_vocabulary *vocabulary;
@@ -402,12 +404,58 @@ static void cached(void **state) {
     calla_grammar_close(any);
 }
 
+/* One cache too small for all, four threads that get, use and give back: each has a grammar of its schema as long as it holds it. */
+static void *use_cache(void *arg) {
+    struct calla_grammar_cache *c = arg;
+    uint32_t *mask = mem_array(((size_t)vocab + 31) / 32, sizeof *mask);
+    for (uint64_t i = 0; i < 200; i++) {
+        struct calla_grammar *g;
+        struct calla_matcher *m = NULL;
+        char schema[64], text[32];
+        unsigned k = (unsigned)(num_random((uint64_t)(uintptr_t)&i, i) % 6);
+        int n = snprintf(schema, sizeof schema, "{\"type\":\"string\",\"pattern\":\"^[a-f]+%u$\",\"maxLength\":20}", k);
+        if (calla_grammar_cache_get(c, false, schema, (size_t)n, NULL, NULL, &g, NULL) != 0) return arg;
+        if (calla_matcher_open(&m, g, false, NULL) != 0) return arg;
+        memset(mask, 0, ((size_t)vocab + 31) / 32 * sizeof *mask);
+        snprintf(text, sizeof text, "\"abc%u\"", k);
+        bool ok = calla_matcher_feed(m, "\"a", 2);
+        calla_matcher_mask(m, mask, vocab);
+        ok = ok && calla_matcher_feed(m, text + 2, strlen(text) - 2) && calla_matcher_complete(m);
+        calla_matcher_close(m);
+        calla_grammar_close(g);
+        if (!ok) return arg;
+    }
+    mem_free(mask);
+    return NULL;
+}
+
+static void cached_by_many(void **state) {
+    (void)state;
+    struct calla_grammar_cache *c;
+    struct calla_grammar *g = grammar("{\"type\":\"string\",\"pattern\":\"^[a-f]+1$\",\"maxLength\":20}");
+    struct calla_grammar_info info;
+    pthread_t threads[4];
+    vocabulary->wide = 0;
+    calla_grammar_info(g, &info);
+    calla_grammar_close(g);
+    assert_int_equal(calla_grammar_cache_open(&c, vocabulary, 3 * info.bytes, NULL), 0);
+    for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, use_cache, c), 0);
+    for (int i = 0; i < 4; i++) {
+        void *failed;
+        assert_int_equal(pthread_join(threads[i], &failed), 0);
+        assert_null(failed);
+    }
+    calla_grammar_cache_close(c);
+    vocabulary->wide = VOCABULARY_WIDE;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frames_are_given_back),
         cmocka_unit_test(compile_ends_when_told),
         cmocka_unit_test(ends),
         cmocka_unit_test(cached),
+        cmocka_unit_test(cached_by_many),
         cmocka_unit_test(measured),
         cmocka_unit_test(stock_of_walks),
         cmocka_unit_test(newlines_before),
