@@ -9,6 +9,8 @@ endforeach()
 target_link_libraries(calla_static PUBLIC PkgConfig::PCRE2 PkgConfig::UTF8PROC PkgConfig::ZSTD ${CALLA_CRYPTO} Threads::Threads m)
 if(APPLE)
   set(requires "libpcre2-8 libutf8proc libzstd")
+  set(frameworks " -framework Metal -framework Foundation")
+  target_link_libraries(calla_static PUBLIC "-framework Metal" "-framework Foundation")
 else()
   set(requires "libpcre2-8 libutf8proc libzstd libcrypto")
 endif()
@@ -23,7 +25,7 @@ Name: calla
 Description: inference engine for Qwen3.6-35B-A3B in MLX 4-bit
 Version: ${PROJECT_VERSION}
 Requires: ${requires}
-Libs: -L\${libdir} -lcalla -lpthread -lm
+Libs: -L\${libdir} -lcalla -lpthread -lm${frameworks}
 Cflags: -I\${includedir}
 ")
 if(TARGET calla)

@@ -224,7 +224,8 @@ static void access_buffer(int index, long long at, size_t size, bool write, bool
 static int place_of(const char *at) {
     int found = -1;
     for (int i = 0; i < EMU_BUFFERS && places; i++)
-        if (buffers[i].place && at >= buffers[i].at && at < buffers[i].at + buffers[i].bytes && (found < 0 || buffers[i].writable)) found = i;
+        if (buffers[i].place && at >= buffers[i].at && at < buffers[i].at + buffers[i].bytes && (found < 0 || buffers[i].writable))
+            found = i;
     return found;
 }
 
