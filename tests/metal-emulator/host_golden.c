@@ -130,7 +130,7 @@ static void snapshots(void **state) {
     struct calla_error err = {0};
     struct snapshot *snap = NULL;
     (void)state;
-    struct model *m = emulated_open(TINY, BE_FLOAT32, true, 192, 2);
+    struct model *m = emulated_open(TINY, BE_FLOAT32, true, 384, 2);
     read_golden(&g, TINY);
     const struct golden_case *c = &g.cases[1];
     float *want = harness_rows(m, 1);
