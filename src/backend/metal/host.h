@@ -198,7 +198,7 @@ struct metal {
 
     struct metal_upload upload[METAL_RING];
     struct metal_tables *spans; /* [max_rows] of the pass being encoded */
-    int n_spans;              /* 0: not uploaded yet */
+    int n_spans;                /* 0: not uploaded yet */
     size_t segments_used;
     int slot;              /* of the pass being encoded */
     bool busy[METAL_RING]; /* submitted, not waited for */
