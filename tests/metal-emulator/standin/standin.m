@@ -83,11 +83,13 @@ void standin_reset(void) {
 }
 @end
 @implementation StandinLibrary
-/* The kernel is declared in this text: plainly, or by a macro that pastes the end of its name. */
+/* The kernel is declared in this text: plainly, or by a macro that is given its name or pastes the end of it. */
 - (BOOL)declares:(const char *)name {
     char wanted[96];
     snprintf(wanted, sizeof wanted, "kernel void %s(", name);
     if (strstr(source, wanted)) return YES;
+    snprintf(wanted, sizeof wanted, "(%s, ", name);
+    if (strstr(source, "kernel void name(") && strstr(source, wanted)) return YES;
     for (int n = (int)strlen(name); n > 2; n--) {
         snprintf(wanted, sizeof wanted, "kernel void %.*s##", n, name);
         if (strstr(source, wanted)) return YES;
