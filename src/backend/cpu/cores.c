@@ -5,7 +5,7 @@
  * threads where it can run two: one alone keeps fewer reads in flight than memory can serve. What the system does not say is not guessed.
  * Frequencies are not asked: the compact cores of some processors run at two thirds of the others' and are as wide.
  *
- * Where the cores lie on several memory nodes, each thread stays on one node's processors, node by node in turn: threads that move away
+ * Where the cores lie on several memory nodes, each thread stays on one node's processors, the nodes by turns: threads that move away
  * from what they have just read would pay for it twice, and pages of the mapped file come to lie where they are first touched, so that all
  * nodes serve. Within a node, and on machines of one node, the system places threads.
  *
@@ -141,11 +141,24 @@ static void find(struct cpu_cores *out, const char *root, const char *allowed) {
     find_nodes(out, root, set);
 }
 
+int cpu_cores_node(const struct cpu_cores *c, int n) {
+    int has[UINT8_MAX + 1] = {0}, threads[UINT8_MAX + 1] = {0}, next = 1;
+    for (int i = 0; i < MOST; i++) has[c->node[i]]++;
+    for (int t = 0; t <= n; t++) { /* the next is where a thread then has most processors */
+        next = 1;
+        for (int k = 2; k <= c->nodes; k++)
+            if (has[k] * (threads[next] + 1) > has[next] * (threads[k] + 1)) next = k;
+        threads[next]++;
+    }
+    return next;
+}
+
 void cpu_cores_pin(const struct cpu_cores *c, int n) {
     cpu_set_t mask[MOST / CPU_SETSIZE] = {0};
     if (c->nodes < 2) return;
+    int node = cpu_cores_node(c, n);
     for (size_t i = 0; i < MOST; i++)
-        if (c->node[i] == n % c->nodes + 1) CPU_SET_S(i, sizeof mask, mask);
+        if (c->node[i] == node) CPU_SET_S(i, sizeof mask, mask);
     sched_setaffinity(0, sizeof mask, mask); /* refused: the thread runs where the system puts it */
 }
 #else

@@ -97,7 +97,10 @@ struct cpu_cores {
 void cpu_cores_read(struct cpu_cores *out, const char *root, const char *allowed);
 /* In words, for people. */
 void cpu_cores_tell(const struct cpu_cores *c, char *out, size_t size);
-/* Where there are several memory nodes, keep the calling thread on the processors of the n-th (modulo their number). */
+/* The memory node of the n-th thread (Linux): the nodes by turns, each as often as it has processors, since threads that share one would
+ * hold up all others. */
+int cpu_cores_node(const struct cpu_cores *c, int n);
+/* Where there are several memory nodes, keep the calling thread on the processors of its node. */
 void cpu_cores_pin(const struct cpu_cores *c, int n);
 
 /* ablate.c: what stands in for choices that are switched off. The same table without early fetches; k itself where it makes none. */

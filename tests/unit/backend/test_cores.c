@@ -147,6 +147,20 @@ static void two_sockets(void **state) {
     assert_int_equal(c.node[33], 0);
 }
 
+/* Five of eight processors on two nodes: no node gets more threads than it has processors. */
+static void uneven_nodes(void **state) {
+    (void)state;
+    put("/sys/devices/system/node", "online", "0-1\n");
+    put("/sys/devices/system/node/node0", "cpulist", "0-3\n");
+    put("/sys/devices/system/node/node1", "cpulist", "4-7\n");
+    EXPECT("0-4", 5, 5, 0, 2, 0, 5);
+    int threads[3] = {0};
+    for (int i = 0; i < c.threads; i++) threads[cpu_cores_node(&c, i)]++;
+    assert_true(threads[1] == 4 && threads[2] == 1);
+    EXPECT("0-7", 8, 8, 0, 2, 0, 8);
+    for (int i = 0; i < 8; i++) assert_int_equal(cpu_cores_node(&c, i), 1 + i % 2);
+}
+
 /* A container: three processors of eight, then a quota besides. */
 static void container(void **state) {
     (void)state;
@@ -226,6 +240,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(hybrid, make_root, remove_root),
         cmocka_unit_test_setup_teardown(big_little, make_root, remove_root),
         cmocka_unit_test_setup_teardown(two_sockets, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(uneven_nodes, make_root, remove_root),
         cmocka_unit_test_setup_teardown(container, make_root, remove_root),
         cmocka_unit_test(cut_text),
         cmocka_unit_test(pinned),
