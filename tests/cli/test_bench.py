@@ -138,3 +138,23 @@ def test_error_inside_an_arm_is_its_answer():
     assert said["code"] == 1 and said["error"].startswith("--arm turtle:4: context:N, sequences:N or bandwidth:N")
     said = calla_json("bench", "--quiet", "--prompt", 262144, "--arm", "sequences:1048576")
     assert said["code"] == 1 and "from 1 to 255" in said["error"]
+
+
+def test_ledger():
+    """The Metal back end's bytes a token in the published shapes: what the model needs, and little more."""
+    out = json.loads(calla("bench", "--ledger", "--json", model=None))
+    assert out["predicted"] is True and out["measured"] is False
+    assert [c["context"] for c in out["contexts"]] == [256, 4096, 131072]
+    for c in out["contexts"]:
+        # 1.669 GB of weights, 30 layers of 32 heads of 128 x 128 float32 twice, and 20,480 bytes of KV a token
+        assert abs(c["minimum_bytes"] - (1.669e9 + 2 * 30 * 32 * 128 * 128 * 4 + 20480 * c["context"])) < 2e6
+        sums = {k: sum(row[k] for row in c["operations"]) for k in ("dispatches", "barriers", "bytes_read", "bytes_written")}
+        assert c["bytes"] == sums["bytes_read"] + sums["bytes_written"] and c["dispatches"] == sums["dispatches"] and c["barriers"] == sums["barriers"]
+        assert 1 < c["bytes"] / c["minimum_bytes"] < 1.03, c["context"]
+        assert 0 < c["barriers"] < c["dispatches"] < 1000
+        assert all(row["threadgroup_bytes"] <= 32768 for row in c["operations"])
+        assert 0 < c["tokens_per_second"]["M1"] < c["tokens_per_second"]["M5 Max"] < 1000
+    by_context = [c["tokens_per_second"]["M5 Max"] for c in out["contexts"]]
+    assert by_context == sorted(by_context, reverse=True)
+    assert "predicted, not measured" in calla("bench", "--ledger", "--contexts", "64", model=GOLDEN / "tiny")
+    assert "positions" in (calla("bench", "--ledger", "--contexts", "999999", rc=2, model=None), calla.stderr)[1]

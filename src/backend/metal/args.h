@@ -26,7 +26,9 @@
 #define METAL_CHUNK_VALUES   16                          /* value rows of a group of gdn_chunk; 128 threads */
 #define METAL_CHUNK_MADE     (2 * 64 * 64 + 3 * 64 + 64) /* floats that gdn_chunk_prepare makes of a piece and value head */
 #define METAL_HEAD_DIM       256
-#define METAL_SEGMENT        256 /* positions that one group of attention reads */
+#define METAL_SEGMENT        256   /* positions that one group of attention reads */
+#define METAL_FAR            16384 /* from this position on a row's segments are longer: there are enough, and their results are bytes too */
+#define METAL_FAR_SEGMENT    1024
 #define METAL_PAGE           64
 #define METAL_QUERY_ROWS     16 /* most rows of a tile of attention; 128 threads */
 #define METAL_SLOTS          256
@@ -72,6 +74,9 @@ struct metal_chunk_args {
     int32_t key_heads, value_heads, key_dim, value_dim;
 };
 METAL_SIZE(struct metal_chunk_args, 24);
+
+/* Length of the segments in which a row at a position reads its keys. */
+static inline int metal_segment(int position) { return position < METAL_FAR ? METAL_SEGMENT : METAL_FAR_SEGMENT; }
 
 struct metal_attn_args {
     int32_t rows, position; /* of the span: its first row stands at position */

@@ -1,7 +1,7 @@
 // backend/metal/attn.metal - attention of rows over their sequences' KV pages: norms and rotary, split softmax, join.
 //
 // Rotary angles come as a table from the host, for they need double precision: turn [rows][rotary], cosines then sines. A row reads its keys
-// in segments of METAL_SEGMENT absolute positions, joined in order, so its result depends on its position alone. Kernels named _rows take
+// in segments of metal_segment() absolute positions, joined in order, so its result depends on its position alone. Kernels named _rows take
 // rows of any sequences in one dispatch, the others those of one span.
 #include "backend/metal/kv.h"
 
@@ -46,14 +46,14 @@ static inline void prepare(device const float *q, device const float *k, device 
     put_row(list_at(pool, pages, args, position, 1, head), slot, v + from, n, lane);
 }
 
-// The running softmax of one query head over one segment: a simdgroup each, METAL_SEGMENT keys one after another, a lane DIMS dimensions.
+// The running softmax of one query head over one segment: a simdgroup each, the keys one after another, a lane DIMS dimensions.
 // Groups: (KV heads, segments, rows) of heads / kv_heads simdgroups. max, sum [rows][heads][segments]; part [..][head_dim].
 template <typename T>
 static inline void split(device const float *query, device const int *pages, device const T *pool, device float *most,
                          device float *sums, device float *part, constant metal_attn_args &args, uint3 group, uint lane, uint simd,
                          uint position) {
     const uint n = (uint)args.head_dim, heads = (uint)args.heads, head = group.x * (heads / (uint)args.kv_heads) + simd, row = group.z;
-    const uint begin = group.y * METAL_SEGMENT, end = min(begin + METAL_SEGMENT, position + 1);
+    const uint length = (uint)metal_segment((int)position), begin = group.y * length, end = min(begin + length, position + 1);
     if (begin >= end) return;
     const ulong at = (ulong)row * heads + head;
     float q[DIMS], acc[DIMS], top = -INFINITY, sum = 0.0f;
@@ -130,7 +130,7 @@ ATTN(i8, int8_t)
 // y = joined segments / sum * sigmoid(gate); the gates lie behind the queries in q. Groups: (heads, rows).
 static inline void join(device const float *q, device const float *most, device const float *sums, device const float *part,
                         device float *y, constant metal_attn_args &args, uint2 group, uint lane, uint position) {
-    const uint n = (uint)args.head_dim, row = group.y, segments = position / METAL_SEGMENT + 1;
+    const uint n = (uint)args.head_dim, row = group.y, segments = position / (uint)metal_segment((int)position) + 1;
     const ulong at = (ulong)row * (uint)args.heads + group.x, from = at * (uint)args.segments;
     float top = -INFINITY, sum = 0.0f, acc[DIMS];
     UNROLL for (uint i = 0; i < DIMS; i++) acc[i] = 0.0f;

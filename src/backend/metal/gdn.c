@@ -1,4 +1,6 @@
-/* backend/metal/gdn.c - Gated DeltaNet: span by span the convolution and the delta rule, then all rows' norm. */
+/* backend/metal/gdn.c - Gated DeltaNet: every span's convolution, then the delta rule by pieces of the absolute grid (one row: the step
+ * form; more: the chunk form), then all rows' norm.
+ */
 #include "backend/metal/host.h"
 
 struct gdn {
@@ -7,10 +9,24 @@ struct gdn {
     const struct metal_memory *qkv, *a, *b;
     size_t channels, values, heads, layer;
 };
+/* Rows of a span that stand alone in their piece go before and after those of the chunk form. */
+struct cut {
+    int head, chunk, tail; /* rows of each */
+};
+
+static struct cut cut_of(const struct metal *m, const struct be_span *s) {
+    if (s->rows == 1 || m->steps) return (struct cut){.head = s->rows};
+    const int head = s->position % BE_PAGE == BE_PAGE - 1, tail = (s->position + s->rows) % BE_PAGE == 1;
+    return (struct cut){head, s->rows - head - tail, tail};
+}
 
 static struct metal_gdn_args args_of(const struct metal *m, int rows) {
     const struct be_dims *d = &m->dims;
     return (struct metal_gdn_args){rows, d->key_heads, d->value_heads, d->key_dim, d->value_dim, d->eps};
+}
+static struct metal_bind state_of(const struct gdn *g, const struct be_span *s) {
+    const size_t bytes = metal_floats(g->values, (size_t)g->m->dims.key_dim);
+    return metal_slice(metal_buffer(&s->state->recurrent), g->layer * bytes, bytes, UPDATES);
 }
 
 static void convolve(const struct gdn *g, const struct be_span *s) {
@@ -31,24 +47,93 @@ static void convolve(const struct gdn *g, const struct be_span *s) {
     metal_encode(g->m, &d);
 }
 
-static void scan(const struct gdn *g, const struct be_span *s) {
+/* The step form of rows row .. row + rows - 1 of a span. */
+static void scan(const struct gdn *g, const struct be_span *s, int row, int count) {
     struct metal *m = g->m;
-    const struct metal_gdn_args args = args_of(m, s->rows);
-    const size_t state = metal_floats(g->values, (size_t)m->dims.key_dim), rows = (size_t)s->rows, first = (size_t)s->first;
+    const struct metal_gdn_args args = args_of(m, count);
+    const size_t rows = (size_t)count, first = (size_t)(s->first + row);
     struct metal_dispatch d = {.kernel = KERNEL_gdn_scan,
                                .family = FAMILY_GDN,
                                .groups = {metal_groups(m->dims.value_dim, METAL_GDN_SIMDS), (uint32_t)g->heads, 1},
                                .n = 7,
                                .args = &args,
                                .args_bytes = sizeof args,
-                               .work = 4.0 * s->rows * (double)g->values * m->dims.key_dim};
+                               .work = 4.0 * count * (double)g->values * m->dims.key_dim};
+    if (count == 0) return;
     d.bind[0] = metal_slice(&m->ws.conv, metal_floats(first, g->channels), metal_floats(rows, g->channels), READS);
     d.bind[1] = metal_slice(g->a, metal_floats(first, g->heads), metal_floats(rows, g->heads), READS);
     d.bind[2] = metal_slice(g->b, metal_floats(first, g->heads), metal_floats(rows, g->heads), READS);
     d.bind[3] = metal_whole(&g->w->a_log->memory, metal_floats(1, g->heads), READS);
     d.bind[4] = metal_whole(&g->w->dt_bias->memory, metal_floats(1, g->heads), READS);
-    d.bind[5] = metal_slice(metal_buffer(&s->state->recurrent), g->layer * state, state, UPDATES);
+    d.bind[5] = state_of(g, s);
     d.bind[6] = metal_slice(&m->ws.scan, metal_floats(first, g->values), metal_floats(rows, g->values), WRITES);
+    metal_encode(m, &d);
+}
+
+/* The chunk form: what a piece's rows do to one another, all pieces at once; then the pieces in order over the state. `at`: the first of
+ * the pieces' places in `made`. */
+static void chunk(const struct gdn *g, const struct be_span *s, const struct cut *c, int at) {
+    struct metal *m = g->m;
+    const struct be_dims *dims = &m->dims;
+    const int position = s->position + c->head, pieces = (position % BE_PAGE + c->chunk + BE_PAGE - 1) / BE_PAGE;
+    const struct metal_chunk_args args = {c->chunk, position, dims->key_heads, dims->value_heads, dims->key_dim, dims->value_dim};
+    const size_t rows = (size_t)c->chunk, first = (size_t)(s->first + c->head), piece = metal_floats(g->heads, METAL_CHUNK_MADE);
+    struct metal_dispatch d = {.kernel = KERNEL_gdn_chunk_prepare,
+                               .family = FAMILY_GDN,
+                               .groups = {(uint32_t)pieces, (uint32_t)g->heads, 1},
+                               .n = 6,
+                               .args = &args,
+                               .args_bytes = sizeof args,
+                               .work = 3.0 * c->chunk * BE_PAGE * (double)g->heads * dims->key_dim};
+    d.bind[0] = metal_slice(&m->ws.conv, metal_floats(first, g->channels), metal_floats(rows, g->channels), READS);
+    d.bind[1] = metal_slice(g->a, metal_floats(first, g->heads), metal_floats(rows, g->heads), READS);
+    d.bind[2] = metal_slice(g->b, metal_floats(first, g->heads), metal_floats(rows, g->heads), READS);
+    d.bind[3] = metal_whole(&g->w->a_log->memory, metal_floats(1, g->heads), READS);
+    d.bind[4] = metal_whole(&g->w->dt_bias->memory, metal_floats(1, g->heads), READS);
+    d.bind[5] = metal_slice(&m->ws.made, (size_t)at * piece, (size_t)pieces * piece, UPDATES);
+    metal_encode(m, &d);
+    struct metal_dispatch over = {.kernel = KERNEL_gdn_chunk,
+                                  .family = FAMILY_GDN,
+                                  .groups = {metal_groups(dims->value_dim, METAL_CHUNK_VALUES), (uint32_t)g->heads, 1},
+                                  .n = 4,
+                                  .args = &args,
+                                  .args_bytes = sizeof args,
+                                  .work = 4.0 * c->chunk * (double)g->values * dims->key_dim};
+    over.bind[0] = d.bind[0];
+    over.bind[1] = d.bind[5];
+    over.bind[1].access = READS;
+    over.bind[2] = state_of(g, s);
+    over.bind[3] = metal_slice(&m->ws.scan, metal_floats(first, g->values), metal_floats(rows, g->values), UPDATES);
+    metal_encode(m, &over);
+}
+
+/* Spans' chunks take turns in the room for pieces; the barriers between them follow from the memory they share. */
+static void chunks(const struct gdn *g, const struct be_span *spans, int n) {
+    int at = 0;
+    for (int i = 0; i < n; i++) {
+        const struct cut c = cut_of(g->m, &spans[i]);
+        const int pieces = ((spans[i].position + c.head) % BE_PAGE + c.chunk + BE_PAGE - 1) / BE_PAGE;
+        if (c.chunk == 0) continue;
+        if (at + pieces > g->m->pieces_room) at = 0;
+        chunk(g, &spans[i], &c, at);
+        at += pieces;
+    }
+}
+
+static void norm(const struct gdn *g, const struct metal_memory *z, int rows, const struct metal_memory *y) {
+    struct metal *m = g->m;
+    const struct metal_gdn_args args = args_of(m, rows);
+    const size_t bytes = metal_floats((size_t)rows, g->values);
+    struct metal_dispatch d = {.kernel = KERNEL_gdn_norm,
+                               .family = FAMILY_GDN,
+                               .groups = {(uint32_t)m->dims.value_heads, (uint32_t)rows, 1},
+                               .n = 4,
+                               .args = &args,
+                               .args_bytes = sizeof args};
+    d.bind[0] = metal_whole(&m->ws.scan, bytes, READS);
+    d.bind[1] = metal_whole(z, bytes, READS);
+    d.bind[2] = metal_whole(&g->w->norm->memory, metal_floats(1, (size_t)m->dims.value_dim), READS);
+    d.bind[3] = metal_whole(y, bytes, WRITES);
     metal_encode(m, &d);
 }
 
@@ -72,18 +157,11 @@ void metal_gdn(struct backend *be, const struct be_gdn_weights *w, int layer, co
         return;
     }
     for (int i = 0; i < n_spans; i++) convolve(&g, &spans[i]);
-    for (int i = 0; i < n_spans; i++) scan(&g, &spans[i]);
-    const struct metal_gdn_args args = args_of(m, rows);
-    const size_t bytes = metal_floats((size_t)rows, g.values);
-    struct metal_dispatch d = {.kernel = KERNEL_gdn_norm,
-                               .family = FAMILY_GDN,
-                               .groups = {(uint32_t)dims->value_heads, (uint32_t)rows, 1},
-                               .n = 4,
-                               .args = &args,
-                               .args_bytes = sizeof args};
-    d.bind[0] = metal_whole(&m->ws.scan, bytes, READS);
-    d.bind[1] = metal_whole(metal_buffer(z), bytes, READS);
-    d.bind[2] = metal_whole(&w->norm->memory, metal_floats(1, (size_t)dims->value_dim), READS);
-    d.bind[3] = metal_whole(metal_buffer(y), bytes, WRITES);
-    metal_encode(m, &d);
+    for (int i = 0; i < n_spans; i++) scan(&g, &spans[i], 0, cut_of(m, &spans[i]).head);
+    chunks(&g, spans, n_spans);
+    for (int i = 0; i < n_spans; i++) {
+        const struct cut c = cut_of(m, &spans[i]);
+        scan(&g, &spans[i], c.head + c.chunk, c.tail);
+    }
+    norm(&g, metal_buffer(z), rows, metal_buffer(y));
 }

@@ -140,10 +140,15 @@ static int buffer_finite(struct backend *be, const struct be_buffer *b, size_t o
 
 /* ---- workspace ---- */
 static size_t segments_room(const struct be_dims *d) {
-    const size_t row = (size_t)d->heads * (size_t)((d->max_seq - 1) / METAL_SEGMENT + 1);
+    const int last = d->max_seq - 1, near = last < METAL_FAR ? last : METAL_FAR - 1, segments = near / METAL_SEGMENT + 1,
+              far = last / metal_segment(last) + 1;
+    const size_t row = (size_t)d->heads * (size_t)(segments > far ? segments : far);
     const size_t all = row * (size_t)d->max_rows, some = SEGMENT_BYTES / metal_floats(1, (size_t)d->head_dim);
     return all < some ? all : row > some ? row : some;
 }
+
+/* Pieces of the grid that one span may have: what the chunk form needs at once. */
+static int pieces_room(const struct be_dims *d) { return d->max_rows / BE_PAGE + 2; }
 
 /* Bytes of each memory of struct metal_workspace, in its order. */
 static void work_sizes(const struct be_dims *d, size_t out[METAL_WORK_MEMORIES]) {
@@ -155,6 +160,7 @@ static void work_sizes(const struct be_dims *d, size_t out[METAL_WORK_MEMORIES])
         METAL_RING * sizeof(uint32_t),
         metal_floats(rows, channels),
         metal_floats(rows, values),
+        metal_floats((size_t)pieces_room(d) * (size_t)d->value_heads, METAL_CHUNK_MADE),
         metal_floats(rows, (size_t)(d->heads * d->head_dim)),
         metal_floats(room, 1),
         metal_floats(room, 1),
@@ -178,15 +184,18 @@ static void work_sizes(const struct be_dims *d, size_t out[METAL_WORK_MEMORIES])
     memcpy(out, sizes, sizeof sizes);
 }
 
-/* Most that a pass brings from the host: ids, picks and slots of every row, rotary angles, and page tables, were every row a span. */
+/* Most that a pass brings from the host: ids, picks and slots of every row, rotary angles, rows and tiles of attention, and page tables,
+ * were every row a span. */
 static size_t upload_bytes(const struct be_dims *d) {
     const size_t rows = (size_t)d->max_rows, pages = (size_t)((d->max_seq - 1) / BE_PAGE + 1);
-    return 3 * (rows * sizeof(int32_t) + 16) + metal_floats(rows, (size_t)d->rotary) + rows * (pages * sizeof(int32_t) + 32);
+    return rows * (3 * sizeof(int32_t) + sizeof(struct metal_row) + sizeof(struct metal_tile) + pages * sizeof(int32_t)) +
+           metal_floats(rows, (size_t)d->rotary) + (size_t)8 * 16;
 }
 
 static uint64_t workspace_bytes(struct backend *be, const struct be_dims *d) {
     size_t sizes[METAL_WORK_MEMORIES];
-    uint64_t sum = METAL_RING * (uint64_t)upload_bytes(d) + (uint64_t)d->max_rows * sizeof(struct metal_tables);
+    uint64_t sum = METAL_RING * (uint64_t)upload_bytes(d) +
+                   (uint64_t)d->max_rows * (sizeof(struct metal_singles) + sizeof(struct metal_tile) + sizeof(struct metal_row));
     (void)be;
     work_sizes(d, sizes);
     for (int i = 0; i < METAL_WORK_MEMORIES; i++) sum += sizes[i];
@@ -200,7 +209,7 @@ static int check_dims(const struct be_dims *d, struct calla_error *err) {
         return err_set(err, CALLA_E_UNSUPPORTED, "metal: passes of %d rows, %d positions, hidden %d, %d of %d experts", d->max_rows,
                        d->max_seq, d->hidden, d->top_k, d->experts);
     const bool mixers = d->kv_heads > 0 && d->heads % d->kv_heads == 0 && d->heads / d->kv_heads <= 32 && d->head_dim > 0 &&
-                        d->head_dim <= METAL_HEAD_DIM && d->head_dim % 4 == 0 && d->rotary >= 0 && d->rotary % 2 == 0 &&
+                        d->head_dim <= METAL_HEAD_DIM && d->head_dim % 8 == 0 && d->rotary >= 0 && d->rotary % 2 == 0 &&
                         d->rotary <= d->head_dim && d->key_heads > 0 && d->value_heads % d->key_heads == 0 && d->key_dim > 0 &&
                         d->key_dim <= METAL_KEY_DIM && d->value_dim > 0;
     if (!mixers)
@@ -220,10 +229,13 @@ static int prepare(struct backend *be, const struct be_dims *d, struct calla_err
     for (int i = 0; i < METAL_WORK_MEMORIES && !rc; i++) rc = metal_memory_new(m, sizes[i], &memories[i], err);
     for (int i = 0; i < METAL_RING && !rc; i++) rc = metal_memory_new(m, upload_bytes(d), &m->upload[i].memory, err);
     if (rc) return rc;
-    m->spans = mem_array((size_t)d->max_rows, sizeof *m->spans);
-    if (!m->spans) return err_set(err, CALLA_E_MEMORY, "metal: no memory for spans");
+    m->rows.singles = mem_array((size_t)d->max_rows, sizeof *m->rows.singles);
+    m->rows.tile = mem_array((size_t)d->max_rows, sizeof *m->rows.tile);
+    m->rows.row = mem_array((size_t)d->max_rows, sizeof *m->rows.row);
+    if (!m->rows.singles || !m->rows.tile || !m->rows.row) return err_set(err, CALLA_E_MEMORY, "metal: no memory for rows");
     if (m->ws.minus.host) memset(m->ws.minus.host, 0xff, (size_t)d->max_rows * sizeof(int32_t));
     m->segments_room = segments_room(d);
+    m->pieces_room = pieces_room(d);
     m->dims = *d;
     return metal_settle(m, err);
 }
@@ -236,7 +248,9 @@ static void metal_close(struct backend *be) {
     for (int i = 0; i < METAL_WORK_MEMORIES; i++) metal_memory_free(m, &memories[i]);
     for (int i = 0; i < METAL_RING; i++) metal_memory_free(m, &m->upload[i].memory);
     m->gpu->ops->close(m->gpu);
-    mem_free(m->spans);
+    mem_free(m->rows.singles);
+    mem_free(m->rows.tile);
+    mem_free(m->rows.row);
     mem_free(m);
 }
 
@@ -286,8 +300,8 @@ int metal_open_on(struct metal_gpu *gpu, const struct be_options *options, struc
     };
     struct metal *m = NULL;
     int rc = 0;
-    if (options->kv != 0 && options->kv != 16 && options->kv != 32)
-        rc = err_set(err, CALLA_E_UNSUPPORTED, "metal: a KV cache of %d bits an element; there are 16 and 32", options->kv);
+    if (options->kv != 0 && options->kv != 8 && options->kv != 16 && options->kv != 32)
+        rc = err_set(err, CALLA_E_UNSUPPORTED, "metal: a KV cache of %d bits an element; there are 8, 16 and 32", options->kv);
     if (!rc && !(m = mem_calloc(1, sizeof *m))) rc = err_set(err, CALLA_E_MEMORY, "metal: no memory for the device");
     if (rc) {
         gpu->ops->close(gpu);
@@ -298,6 +312,7 @@ int metal_open_on(struct metal_gpu *gpu, const struct be_options *options, struc
     m->compute = options->compute;
     m->kv_bytes = options->kv ? options->kv / 8 : options->compute == BE_FLOAT32 ? 4 : 2;
     m->deterministic = options->deterministic;
+    m->steps = options->off & BE_OFF_CHUNK;
     *out = (struct backend *)m;
     return 0;
 }

@@ -26,20 +26,30 @@
     K(argmax, METAL_ARGMAX_THREADS, 256)                                                                                                   \
     K(gemv4, 32 * METAL_GEMV_SIMDS, 0)                                                                                                     \
     K(gemv8, 32 * METAL_GEMV_SIMDS, 0)                                                                                                     \
-    K(gemm4, 128, 2 * METAL_TILE * 68 * 4)                                                                                                 \
+    K(gemv4_rows, 32 * METAL_GEMV_SIMDS, 0)                                                                                                \
+    K(gemv8_rows, 32 * METAL_GEMV_SIMDS, 0)                                                                                                \
+    K(gemm4, 128, 17408)                                                                                                                   \
+    K(gemm8, 128, 17408)                                                                                                                   \
     K(gdn_conv, 64, 0)                                                                                                                     \
     K(gdn_scan, 32 * METAL_GDN_SIMDS, 0)                                                                                                   \
     K(gdn_norm, 32, 0)                                                                                                                     \
-    K(attn_prepare_f32, 32, METAL_HEAD_DIM * 4)                                                                                            \
-    K(attn_prepare_bf16, 32, METAL_HEAD_DIM * 4)                                                                                           \
-    K(attn_split_f32, 0, 0)                                                                                                                \
-    K(attn_split_bf16, 0, 0)                                                                                                               \
-    K(attn_join, 32, 0)                                                                                                                    \
+    K(gdn_chunk_prepare, 128, 28672)                                                                                                       \
+    K(gdn_chunk, 128, 27904)                                                                                                               \
+    K(attn_prepare_rows_f32, 32, 1024)                                                                                                     \
+    K(attn_prepare_rows_bf16, 32, 1024)                                                                                                    \
+    K(attn_prepare_rows_i8, 32, 1024)                                                                                                      \
+    K(attn_split_rows_f32, 0, 0)                                                                                                           \
+    K(attn_split_rows_bf16, 0, 0)                                                                                                          \
+    K(attn_split_rows_i8, 0, 0)                                                                                                            \
+    K(attn_join_rows, 32, 0)                                                                                                               \
+    K(attn_tile_f32, 128, 29828)                                                                                                           \
+    K(attn_tile_bf16, 128, 29828)                                                                                                          \
+    K(attn_tile_i8, 128, 29828)                                                                                                            \
     K(moe_choose, 32, 0)                                                                                                                   \
     K(moe_sort, 0, 256)                                                                                                                    \
     K(moe_gate_up, 32 * METAL_GEMV_SIMDS, 0)                                                                                               \
     K(moe_down, 32 * METAL_GEMV_SIMDS, 0)                                                                                                  \
-    K(moe_gemm4, 128, 2 * METAL_TILE * 68 * 4)                                                                                             \
+    K(moe_gemm4, 128, 17408)                                                                                                               \
     K(moe_swiglu, 256, 0)                                                                                                                  \
     K(moe_combine, 64, 0)
 
@@ -167,14 +177,25 @@ struct metal_touch { /* what dispatches since the last barrier read or write */
     bool writes;
 };
 enum { METAL_TOUCHES = 256 };
-/* A span's tables in the upload memory of this pass. */
-struct metal_tables {
-    size_t pages, turn; /* offsets */
+/* Rows of the pass that attention takes one by one: a decode step, or what stands alone in its piece of the grid. */
+struct metal_singles {
+    int first, rows; /* of the pass, one after another */
+    int segments;    /* of the row that has most */
+};
+/* What attention brings from the host once a pass: offsets in the slot's upload memory, and how rows are cut. */
+struct metal_rows {
+    bool ready;
+    size_t pages, pages_bytes, turn, rows, tiles;
+    int n_rows, n_tiles, n_singles;
+    struct metal_singles *singles; /* [max_rows] */
+    struct metal_tile *tile;       /* [max_rows] */
+    struct metal_row *row;         /* [max_rows] */
 };
 
 struct metal_workspace {
     struct metal_memory record, fault;                            /* int32 [METAL_SLOTS]; uint32 [METAL_RING] */
     struct metal_memory conv, scan;                               /* [rows][channels], [rows][value_heads * value_dim] */
+    struct metal_memory made;                                     /* of pieces of the chunk form */
     struct metal_memory query, most, sums, part;                  /* [rows][heads * head_dim]; segments of attention */
     struct metal_memory logits, open, choice, weight;             /* [rows][experts], [rows], [visits] */
     struct metal_memory gate, up, shared_gate, shared_up;         /* [visits][width], [rows][shared_width] */
@@ -190,18 +211,18 @@ struct metal {
     bool deterministic;  /* one route for all row counts */
     struct be_dims dims; /* of prepare; all 0 before */
     struct metal_workspace ws;
-    size_t segments_room;    /* of most and sums, in rows of heads */
+    size_t segments_room;    /* of most and sums: row times head times segment */
+    int pieces_room;         /* of made */
+    bool steps;              /* DeltaNet in the step form alone */
     uint64_t copied, in_use; /* weight bytes copied; bytes that the device may touch */
 
     struct be_weight *unsettled;
     struct metal_run *runs;
 
     struct metal_upload upload[METAL_RING];
-    struct metal_tables *spans; /* [max_rows] of the pass being encoded */
-    int n_spans;                /* 0: not uploaded yet */
-    size_t segments_used;
-    int slot;              /* of the pass being encoded */
-    bool busy[METAL_RING]; /* submitted, not waited for */
+    struct metal_rows rows; /* of the pass being encoded */
+    int slot;               /* of the pass being encoded */
+    bool busy[METAL_RING];  /* submitted, not waited for */
     struct metal_touch touched[METAL_TOUCHES];
     int n_touched;
     double work;              /* in the open command buffer */
@@ -218,6 +239,8 @@ void metal_fail(struct metal *m, enum metal_family family, int code, const char 
 void metal_encode(struct metal *m, struct metal_dispatch *d);
 /* Copy n bytes for the device into this pass's upload memory; the offset, a multiple of 16. */
 size_t metal_put(struct metal *m, enum metal_family family, const void *bytes, size_t n);
+/* Room for n bytes there, to be filled at once; NULL after an error, and with a recorder. */
+void *metal_room(struct metal *m, enum metal_family family, size_t n, size_t *offset);
 void metal_begin(struct backend *be);
 void metal_submit(struct backend *be);
 int metal_wait(struct backend *be, struct calla_error *err);
@@ -237,10 +260,9 @@ void metal_bind_weight(struct metal_dispatch *d, int first, const struct be_weig
 static inline uint32_t metal_groups(int n, int each) { return (uint32_t)((n + each - 1) / each); }
 
 /* ---- families: the operations of backend.h, and the workspace each needs ---- */
-/* y [rows][out] = w x, at byte offsets of x and y; the route by the rows, or `few` forced. */
+/* y [rows][out] = w x. */
 void metal_product(struct metal *m, enum metal_family family, const struct be_weight *w, const struct metal_memory *x, int rows,
                    const struct metal_memory *y);
-bool metal_few(const struct metal *m, int rows);
 void metal_embed(struct backend *, const struct be_weight *, const int32_t *, int, struct be_buffer *);
 void metal_add_norm(struct backend *, struct be_buffer *, const struct be_buffer *, const struct be_vector *, int, struct be_buffer *);
 void metal_linear(struct backend *, int, struct be_weight *const *, const struct be_buffer *, int, struct be_buffer *const *);

@@ -1,20 +1,24 @@
 /* backend/metal/linear.c - products with affine matrices: which kernel takes which rows. */
 #include "backend/metal/host.h"
 
-enum { FEW = 4 }; /* rows that read the weights once each; untuned */
+enum { FEW = METAL_GEMV_BATCH }; /* rows that share one reading of the weights by dot products; untuned */
 
-bool metal_few(const struct metal *m, int rows) { return m->deterministic || rows <= FEW; }
+/* The same sums for one row and for several; tiles add in another order. */
+static enum metal_kernel kernel_of(const struct metal *m, int bits, int rows) {
+    if (rows == 1) return bits == 8 ? KERNEL_gemv8 : KERNEL_gemv4;
+    if (m->deterministic || rows <= FEW) return bits == 8 ? KERNEL_gemv8_rows : KERNEL_gemv4_rows;
+    return bits == 8 ? KERNEL_gemm8 : KERNEL_gemm4;
+}
 
 void metal_product(struct metal *m, enum metal_family family, const struct be_weight *w, const struct metal_memory *x, int rows,
                    const struct metal_memory *y) {
     const struct metal_linear_args args = {w->a.in, w->a.out, rows};
-    const bool few = w->a.bits == 8 || metal_few(m, rows);
-    struct metal_dispatch d = {.kernel = w->a.bits == 8 ? KERNEL_gemv8
-                                         : few          ? KERNEL_gemv4
-                                                        : KERNEL_gemm4,
+    const enum metal_kernel kernel = kernel_of(m, w->a.bits, rows);
+    const bool tiles = kernel == KERNEL_gemm4 || kernel == KERNEL_gemm8;
+    const int outs = tiles ? METAL_TILE : METAL_GEMV_ROWS * METAL_GEMV_SIMDS, together = tiles ? METAL_TILE : METAL_GEMV_BATCH;
+    struct metal_dispatch d = {.kernel = kernel,
                                .family = family,
-                               .groups = {metal_groups(w->a.out, few ? METAL_GEMV_ROWS * METAL_GEMV_SIMDS : METAL_TILE),
-                                          few ? (uint32_t)rows : metal_groups(rows, METAL_TILE), 1},
+                               .groups = {metal_groups(w->a.out, outs), metal_groups(rows, together), 1},
                                .n = 5,
                                .args = &args,
                                .args_bytes = sizeof args,

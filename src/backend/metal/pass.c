@@ -8,7 +8,7 @@
 #include "backend/metal/host.h"
 #include <string.h>
 
-#define WORK 40e9
+#define WORK 100e9
 
 #define METAL_INFO(name, threads, bytes) {#name, threads, bytes},
 const struct metal_kernel_info metal_kernels[KERNELS] = {METAL_KERNELS(METAL_INFO)};
@@ -73,17 +73,23 @@ void metal_encode(struct metal *m, struct metal_dispatch *d) {
     if (m->work > WORK) commit(m);
 }
 
-size_t metal_put(struct metal *m, enum metal_family family, const void *bytes, size_t n) {
+void *metal_room(struct metal *m, enum metal_family family, size_t n, size_t *offset) {
     struct metal_upload *u = &m->upload[m->slot];
-    const size_t at = u->used;
-    if (m->error.code) return 0;
-    if (n > u->memory.bytes - at) {
+    *offset = u->used;
+    if (m->error.code) return NULL;
+    if (n > u->memory.bytes - u->used) {
         metal_fail(m, family, CALLA_E_INTERNAL, "more rows or spans than prepare was told");
-        return 0;
+        return NULL;
     }
-    if (u->memory.host) memcpy(u->memory.host + at, bytes, n);
-    u->used = (at + n + 15) / 16 * 16;
+    u->used = (u->used + n + 15) / 16 * 16;
     if (u->used > u->memory.bytes) u->used = u->memory.bytes;
+    return u->memory.host ? u->memory.host + *offset : NULL;
+}
+
+size_t metal_put(struct metal *m, enum metal_family family, const void *bytes, size_t n) {
+    size_t at;
+    void *to = metal_room(m, family, n, &at);
+    if (to && n) memcpy(to, bytes, n);
     return at;
 }
 
@@ -118,8 +124,7 @@ void metal_begin(struct backend *be) {
     uint32_t *fault = fault_of(m, m->slot);
     if (fault) *fault = 0;
     m->upload[m->slot].used = 0;
-    m->n_spans = 0;
-    m->segments_used = 0;
+    m->rows.ready = false;
     m->n_touched = 0;
     m->work = 0;
     if (!m->dims.max_rows) metal_fail(m, FAMILY_EMBED, CALLA_E_INTERNAL, "a pass before prepare");

@@ -24,7 +24,7 @@ static inline struct backend *open_cpu(const char *isa, int threads, enum be_com
 static void close_cpu(struct backend *be) { be_ops(be)->close(be); }
 
 /* Dimensions of a model with both mixers; what they do not use stands at small values. */
-static struct be_dims small_dims(void) {
+static inline struct be_dims small_dims(void) {
     return (struct be_dims){.hidden = 64,
                             .heads = 4,
                             .kv_heads = 2,
@@ -68,7 +68,7 @@ static inline struct be_vector *vector_of(struct backend *be, const float *x, si
     assert_int_equal(be_ops(be)->vector_new(be, x, n, &v, NULL), 0);
     return v;
 }
-static struct be_buffer buffer_of(float *x, size_t n) { return (struct be_buffer){.data = x, .bytes = n * sizeof(float)}; }
+static inline struct be_buffer buffer_of(float *x, size_t n) { return (struct be_buffer){.data = x, .bytes = n * sizeof(float)}; }
 
 /* Largest difference relative to the largest value; NaN in x gives infinity. */
 static double distance(const float *x, const double *want, size_t n) {
