@@ -254,7 +254,7 @@ static void draw_function(struct drawing *d, const struct function *f, uint32_t 
         if (f->parameters->raw.n > SCHEMA_MAX_BYTES) schema_fail(&d->r, NULL, "the schema is too large to be enforced");
         schema_merge(&d->r, &s, f->parameters, 0);
         if (draw_failed(d) || !can_hold(d, &s)) return;
-        any = (!s.has_properties && !s.properties) || (s.has_additional && !s.closed);
+        any = s.has_additional ? !s.closed : !s.has_properties && !s.properties;
         if (any && f->strict) schema_fail(&d->r, NULL, "parameters of other names than the listed ones cannot be enforced");
     }
     if (any) build_call(&d->b, from, draw_rule(d, (struct draw_task){.kind = CALL_ANYTHING}), 0, to);

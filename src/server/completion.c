@@ -207,6 +207,7 @@ static int hold_calls(struct completion *c, struct guide_wish *wish, struct call
     if (rc == CALLA_E_UNSUPPORTED && !r->strict) return 0; /* as good as it goes */
     wish->calls = r->tools;
     if (rc == 0) rc = guide_plan_calls(&c->plan, wish, &why);
+    if (rc == CALLA_E_INVALID && !r->strict) return 0; /* too many and too long names for one grammar */
     if (rc == CALLA_E_MEMORY || rc == CALLA_E_CANCELLED) return err_set(err, rc, "%s", why.message);
     return rc ? err_param(err, CALLA_E_INVALID, "tools", "tools: %s", why.message) : 0;
 }

@@ -194,6 +194,23 @@ static void strict(void **state) {
     }
 }
 
+/* Functions without parameters, as clients declare them under `strict`. */
+static void none(void **state) {
+    (void)state;
+    static const char *const closed[] = {
+        "[{\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{},\"required\":[],"
+        "\"additionalProperties\":false}}}]",
+        "[{\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"additionalProperties\":false}}}]",
+        "[{\"function\":{\"name\":\"f\",\"strict\":true}}]",
+    };
+    for (size_t i = 0; i < sizeof closed / sizeof *closed; i++) {
+        struct calla_grammar *g = grammar(closed[i]);
+        assert_int_equal(fits(g, CALL("f", "")), strlen(CALL("f", "")) + 1);
+        assert_int_equal(fits(g, CALL("f", P("a", "b"))), strlen("\n<function=f>\n<"));
+        calla_grammar_close(g);
+    }
+}
+
 /* Five hundred tools, some of which would be too large by themselves: all have their names, and soon. */
 static void many(void **state) {
     (void)state;
@@ -221,6 +238,7 @@ int main(void) {
         cmocka_unit_test(whole),
         cmocka_unit_test(walks),
         cmocka_unit_test(strict),
+        cmocka_unit_test(none),
         cmocka_unit_test(many),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
