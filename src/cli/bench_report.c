@@ -149,8 +149,8 @@ void bench_head_json(const struct bench_report *r, struct str *out) {
     put_text(out, "isa", i->isa);
     str_putc(out, ',');
     put_text(out, "compute", i->compute == CALLA_COMPUTE_FLOAT32 ? "float32" : "default");
-    str_printf(out, ",\"kv\":%d,\"threads\":%d,\"decode_steps\":%d,\"repeat\":%d,\"prompt\":%d,\"beside\":%d,\"warm_up\":%d", i->kv, i->threads,
-               r->settings->decode, r->repeat, r->settings->prompt, r->settings->beside, r->settings->warm_up);
+    str_printf(out, ",\"kv\":%d,\"threads\":%d,\"decode_steps\":%d,\"repeat\":%d,\"prompt\":%d,\"beside\":%d,\"warm_up\":%d", i->kv,
+               i->threads, r->settings->decode, r->repeat, r->settings->prompt, r->settings->beside, r->settings->warm_up);
 }
 
 void bench_print_json(const struct bench_report *r, struct str *out) {

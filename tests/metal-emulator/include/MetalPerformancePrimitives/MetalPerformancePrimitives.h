@@ -4,8 +4,8 @@
 // an operand that is filled, or filled again, without a barrier is a race. All threads of the scope must arrive at the same product.
 #ifndef EMU_METAL_PERFORMANCE_PRIMITIVES
 #define EMU_METAL_PERFORMANCE_PRIMITIVES
-#include <metal_tensor>
 #include "../../tensor.h"
+#include <metal_tensor>
 
 extern "C" void emu_fail(enum emu_fault fault, const char *format, ...);
 
@@ -27,7 +27,9 @@ template <typename T, int M, int N, int Threads> struct emu_cooperative {
     static_assert(M * N % Threads == 0, "all threads hold the same number of elements");
     static constexpr int each = M * N / Threads;
     T value[each + 1];
-    emu_cooperative() { for (int i = 0; i <= each; i++) value[i] = T(__builtin_nanf("")); }
+    emu_cooperative() {
+        for (int i = 0; i <= each; i++) value[i] = T(__builtin_nanf(""));
+    }
     static constexpr ushort get_capacity() { return each + 1; }
     bool is_valid_element(int i) const { return emu_tensor_layout_now() ? i > 0 && i <= each : i >= 0 && i < each; }
     thread T &operator[](int i) { return value[i]; }

@@ -21,7 +21,8 @@ typedef long NSInteger;
 - (NSUInteger)retainCount;
 @end
 
-__attribute__((objc_root_class)) @interface NSObject <NSObject> {
+__attribute__((objc_root_class))
+@interface NSObject<NSObject> {
     Class isa;
     long count;    /* 0: gone */
     long borrowed; /* retains that are the system's own, such as a command buffer's of its buffers */
