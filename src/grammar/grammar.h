@@ -6,15 +6,17 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define GRAMMAR_KEPT 256 /* masks that are kept: 8 MB for 250,000 ids */
-#define GRAMMAR_WARM 16  /* of them, those found out while compiling, at most */
-#define GRAMMAR_NEAR 16  /* of a measured rule's last characters each place has masks of its own */
+#define GRAMMAR_KEPT  256               /* masks that are kept: 8 MB for 250,000 ids */
+#define GRAMMAR_WARM  16                /* of them, those found out while compiling, at most */
+#define GRAMMAR_NEAR  16                /* characters that a measured rule has to spare, up to which each number has masks of its own */
+#define GRAMMAR_LISTS ((size_t)4 << 20) /* bytes of the lists beside the masks, but for the last one's */
 
 /* What the tree holds for one state of a rule that calls nothing and does not count, or is measured: the ids that end within the rule,
- * whatever is around it, and the nodes at which the rule ends. In a measured rule `left` is by what the count may still rise: from
- * GRAMMAR_NEAR on one mask serves all, less what is too long; below, each has its own. */
+ * whatever is around it, and the nodes at which the rule ends. In a measured rule `left` is by what the count may rise beyond the
+ * shortest way to the end: from GRAMMAR_NEAR on one mask serves all, less what is too long; below, each has its own. */
 struct kept_long {
-    uint32_t at, rise; /* an id; what the count rises by, at most, on the way to it, with the way from there to the rule's end */
+    uint32_t at, rise; /* an id; what the count rises by, at most, on the way to it, with the way from there to the rule's end, beyond the
+                          shortest */
 };
 struct kept {
     uint32_t state;          /* UINT32_MAX: empty */

@@ -154,12 +154,13 @@ static bool note(struct kept_long **list, uint32_t *n, uint32_t *cap, uint32_t a
     return true;
 }
 
-/* Walk from a state over the table, where the count may rise by `most`; false when out of memory. */
+/* Walk from a state over the table, where `most` is left (grammar.h); false when out of memory. */
 static bool walk_table(const struct calla_vocabulary *v, struct table *t, struct kept *kept, uint32_t most) {
     struct {
         uint32_t end, state, count, rise;
     } stack[VOCABULARY_LONGEST + 1] = {{v->n, kept->state, 0, 0}};
     int depth = 0;
+    const uint32_t shortest = t->g->states[kept->state].far;
     bool measured = t->g->rules[t->g->states[kept->state].rule].measured;
     const uint32_t *row = row_of(t, kept->state);
     for (uint32_t i = 0; row && i < v->n;) {
@@ -172,7 +173,8 @@ static bool walk_table(const struct calla_vocabulary *v, struct table *t, struct
         if (next != UINT32_MAX && measured) {
             count += next / COUNTED;
             next &= ~COUNTED;
-            if (count + t->g->states[next].far > rise) rise = count + t->g->states[next].far; /* no state that is left is too far */
+            uint32_t whole = count + t->g->states[next].far - shortest; /* no state that is left is too far */
+            if (whole > rise) rise = whole;
             if (rise > most) next = UINT32_MAX;
         }
         if (next == UINT32_MAX) {
@@ -207,6 +209,26 @@ static struct kept *least_used(struct calla_grammar *g) {
     return least;
 }
 
+static size_t list_bytes(const struct kept *kept) { return ((size_t)kept->cap_ends + kept->cap_longs) * sizeof *kept->ends; }
+
+/* Lists are short, unless a pattern is made so that most ids are too long somewhere: then those used longest ago go. */
+static void shed_lists(struct calla_grammar *g, const struct kept *latest) {
+    size_t bytes = 0;
+    for (int i = 0; i < GRAMMAR_KEPT; i++) bytes += list_bytes(&g->kept[i]);
+    while (bytes > GRAMMAR_LISTS) {
+        struct kept *least = NULL;
+        for (int i = 0; i < GRAMMAR_KEPT; i++) {
+            struct kept *kept = &g->kept[i];
+            if (kept != latest && list_bytes(kept) && (!least || kept->used < least->used)) least = kept;
+        }
+        if (!least) return;
+        bytes -= list_bytes(least);
+        mem_free(least->ends);
+        mem_free(least->longs);
+        *least = (struct kept){.state = UINT32_MAX, .mask = least->mask};
+    }
+}
+
 /* Walk once for a state, into the place used longest ago; NULL when out of memory. The lock is held. */
 static struct kept *keep_state(struct calla_grammar *g, uint32_t state, uint32_t left) {
     struct kept *kept = least_used(g);
@@ -224,6 +246,7 @@ static struct kept *keep_state(struct calla_grammar *g, uint32_t state, uint32_t
     done = walk_table(v, &table, kept, left < GRAMMAR_NEAR ? left : UINT32_MAX);
     if (!done) kept->state = UINT32_MAX;
     close_table(&table);
+    shed_lists(g, kept);
     return done ? kept : NULL;
 }
 
@@ -237,7 +260,7 @@ static struct kept *find_kept(struct calla_grammar *g, uint32_t state, uint32_t 
     return NULL;
 }
 
-/* What is kept, where the count may rise by `left`. False when out of memory. The lock is held. */
+/* What is kept, where so much is `left`. False when out of memory. The lock is held. */
 static bool join_kept(struct masking *k, const struct kept *kept, uint32_t left) {
     struct calla_grammar *g = k->m->g;
     bool shorter = false;
@@ -255,9 +278,11 @@ static bool join_kept(struct masking *k, const struct kept *kept, uint32_t left)
     return true;
 }
 
-/* By what the count of a thread's rule may still rise, as far as that matters to its state's mask. */
-static uint32_t left_of(const struct machine_rule *rule, const struct thread *t) {
-    return rule->measured ? rule->max - t->count : UINT32_MAX;
+/* By what the count of a thread's rule may rise beyond the shortest way to its end, as far as that matters to its state's mask. */
+static uint32_t left_of(const struct machine *g, const struct thread *t) {
+    const struct machine_state *s = &g->states[t->state];
+    const struct machine_rule *rule = &g->rules[s->rule];
+    return rule->measured ? rule->max - t->count - s->far : UINT32_MAX;
 }
 
 /* Its states mean the same wherever it is called from. */
@@ -285,7 +310,7 @@ void matcher_warm(struct calla_grammar *g) {
         struct thread inside = {quoted ? g->m.edges[start->edge].to : rule->start, 0, -1};
         first_bytes(&g->m, &(struct threads){.n = 1, .t = {inside}}, first);
         if (g->m.states[inside.state].body || reach(g->v, first) <= g->v->wide) continue;
-        keep_state(g, inside.state, left_of(rule, &inside));
+        keep_state(g, inside.state, left_of(&g->m, &inside));
         kept++;
     }
     pthread_mutex_unlock(&g->lock);
@@ -296,7 +321,7 @@ void matcher_warm(struct calla_grammar *g) {
 static bool mask_kept(struct masking *k, const struct thread *t, bool must) {
     struct calla_grammar *g = k->m->g;
     struct threads behind;
-    uint32_t first[8], left = left_of(&g->m.rules[g->m.states[t->state].rule], t);
+    uint32_t first[8], left = left_of(&g->m, t);
     pthread_mutex_lock(&g->lock);
     const struct kept *kept = find_kept(g, t->state, left);
     bool out = !kept && !must && k->m->walks <= 0;

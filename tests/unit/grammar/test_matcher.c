@@ -315,6 +315,38 @@ static void measured(void **state) {
     mem_free(mask);
 }
 
+/* A pattern of which most ids are too long at many places: its lists are bounded, and a text whose end is far away needs none. */
+static void lists_are_bounded(void **state) {
+    (void)state;
+    static const char *const schemas[] = {"{\"type\":\"string\",\"pattern\":\"^([a-z]{0,250}|.{400})$\",\"maxLength\":420}",
+                                          "{\"type\":\"string\",\"pattern\":\"^.{250}$\",\"maxLength\":300}"};
+    uint32_t *mask = mem_array(((size_t)vocab + 31) / 32, sizeof *mask);
+    vocabulary->wide = 0;
+    for (int i = 0; i < 2; i++) {
+        struct calla_grammar *g = grammar(schemas[i]);
+        struct calla_matcher *m = matcher(g, false);
+        size_t longs = 0, lists = 0, most = 0;
+        assert_true(fits(m, "\""));
+        for (int k = 0; k < 240; k++) {
+            memset(mask, 0, ((size_t)vocab + 31) / 32 * sizeof *mask);
+            calla_matcher_mask(m, mask, vocab);
+            assert_true(fits(m, "a"));
+        }
+        for (int k = 0; k < GRAMMAR_KEPT; k++) {
+            size_t n = ((size_t)g->kept[k].cap_ends + g->kept[k].cap_longs) * sizeof *g->kept->ends;
+            lists += n;
+            if (n > most) most = n;
+            longs += g->kept[k].n_longs;
+        }
+        assert_true(lists <= GRAMMAR_LISTS + most);
+        assert_true(i == 0 ? longs > (size_t)vocab : longs == 0);
+        calla_matcher_close(m);
+        calla_grammar_close(g);
+    }
+    vocabulary->wide = VOCABULARY_WIDE;
+    mem_free(mask);
+}
+
 /* Many readings, each in a state that is new at every id: the stock of walks runs out, and what is allowed then still fits. */
 static void stock_of_walks(void **state) {
     (void)state;
@@ -458,6 +490,7 @@ int main(void) {
         cmocka_unit_test(cached_by_many),
         cmocka_unit_test(measured),
         cmocka_unit_test(stock_of_walks),
+        cmocka_unit_test(lists_are_bounded),
         cmocka_unit_test(newlines_before),
         cmocka_unit_test(characters_over_ids),
         cmocka_unit_test(white_space),
