@@ -86,11 +86,12 @@ static void *on_request_line(void *cls, const char *uri, struct MHD_Connection *
     peers_set(s, connection_of(c), PEER_READING, (uint64_t)s->options.read_seconds);
     size_t arguments = 0;
     for (const char *at = strchr(uri, '?'); at && arguments <= MOST_ARGUMENTS; at = strchr(at + 1, '&')) arguments++;
-    if (arguments > MOST_ARGUMENTS) { /* libmicrohttpd would run out of memory for them and close without a word */
+    bool crowded = arguments > MOST_ARGUMENTS; /* libmicrohttpd would run out of memory for them and close without a word */
+    if (crowded || strlen(uri) > SERVER_HEAD_LIMIT) {
         const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
         if (info) {
             peers_refuse(info->connect_fd, http_errors_of(path), 414, "URI Too Long", "invalid_request",
-                         "the request has too many arguments behind its path");
+                         crowded ? "the request has too many arguments behind its path" : "the request's path is longer than 64 KiB");
             shutdown(info->connect_fd, SHUT_RDWR);
         }
     }
@@ -118,8 +119,10 @@ static bool refused_by_guard(struct server *s, struct MHD_Connection *c, const s
     return r->status != 0;
 }
 
-/* Fields that say where a request ends and whom it is for: a proxy before us and libmicrohttpd must not read two things out of them. */
+/* Fields that say where a request ends and whom it is for: a proxy before us and libmicrohttpd must not read two things out of them. And
+ * what all fields take: the connection's pool holds more than a header may have. */
 struct framing {
+    size_t bytes;
     int lengths, codings, hosts;
     bool odd; /* another coding than chunked, or a name that a blank ends */
 };
@@ -128,6 +131,7 @@ static enum MHD_Result note_framing(void *cls, enum MHD_ValueKind kind, const ch
     struct framing *f = cls;
     size_t n = strlen(name);
     (void)kind;
+    f->bytes += n + (value ? strlen(value) : 0) + strlen(": \r\n");
     f->lengths += strcasecmp(name, "Content-Length") == 0;
     f->hosts += strcasecmp(name, "Host") == 0;
     if (strcasecmp(name, "Transfer-Encoding") == 0) {
@@ -138,10 +142,13 @@ static enum MHD_Result note_framing(void *cls, enum MHD_ValueKind kind, const ch
     return MHD_YES;
 }
 
-static bool ambiguous(struct MHD_Connection *c) {
+static bool refused_by_framing(struct MHD_Connection *c, struct http_reply *r) {
     struct framing f = {0};
     MHD_get_connection_values(c, MHD_HEADER_KIND, note_framing, &f);
-    return f.odd || f.lengths + f.codings > 1 || f.hosts > 1;
+    if (f.odd || f.lengths + f.codings > 1 || f.hosts > 1)
+        http_error(r, 400, "ambiguous_request", "", "Content-Length, Transfer-Encoding or Host is there twice or says two things");
+    else if (f.bytes > SERVER_HEAD_LIMIT) http_error(r, 431, "header_too_large", "", "the header is larger than 64 KiB");
+    return r->status != 0;
 }
 
 static void check(struct server *s, struct MHD_Connection *c, struct call *call, const char *path, const char *method) {
@@ -153,8 +160,7 @@ static void check(struct server *s, struct MHD_Connection *c, struct call *call,
         r->close = true;
         return;
     }
-    if (ambiguous(c)) {
-        http_error(r, 400, "ambiguous_request", "", "Content-Length, Transfer-Encoding or Host is there twice or says two things");
+    if (refused_by_framing(c, r)) {
         r->close = true;
         call->cut = true;
         return;
@@ -381,7 +387,7 @@ int connection_start(struct server *s, struct calla_error *err) {
                                  on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection, s, MHD_OPTION_URI_LOG_CALLBACK,
                                  on_request_line, s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)s->options.max_connections + PEERS_SPARE,
                                  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)s->options.idle_seconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                                 SERVER_HEAD_LIMIT, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+                                 SERVER_POOL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
     if (!s->daemon) return err_set(err, CALLA_E_IO, "the HTTP server could not be started: %s", strerror(errno));
     if (peers_start(s) == 0) return 0;
     MHD_stop_daemon(s->daemon);
