@@ -235,11 +235,7 @@ static void many(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole),
-        cmocka_unit_test(walks),
-        cmocka_unit_test(strict),
-        cmocka_unit_test(none),
-        cmocka_unit_test(many),
+        cmocka_unit_test(whole), cmocka_unit_test(walks), cmocka_unit_test(strict), cmocka_unit_test(none), cmocka_unit_test(many),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
