@@ -23,9 +23,7 @@ struct connection;
 #define SERVER_HISTORY      ((size_t)32 << 20)  /* bytes of text and ids that are remembered */
 #define SERVER_GRAMMARS     ((size_t)64 << 20)  /* bytes of compiled grammars that are kept */
 #define SERVER_HEAD_LIMIT   ((size_t)64 << 10)  /* of a request's path, and of all its header fields */
-#define SERVER_POOL                                                                                                                        \
-    ((size_t)144 << 10) /* one connection's memory: a header, and libmicrohttpd's 700 fields, cookies and arguments in it                  \
-                         */
+#define SERVER_POOL         ((size_t)144 << 10) /* one connection's memory: its header, and 700 fields of it */
 
 enum server_phase { SERVER_SERVING, SERVER_DRAINING, SERVER_ENDING /* running requests end now */ };
 
