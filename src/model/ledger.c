@@ -12,33 +12,8 @@ struct counted {
     struct be_info info;
 };
 
-static struct be_dims dims_of(const struct model_config *c, int positions) {
-    return (struct be_dims){
-        .hidden = c->hidden,
-        .heads = c->heads,
-        .kv_heads = c->kv_heads,
-        .head_dim = c->head_dim,
-        .rotary = c->rotary,
-        .theta = (float)c->theta,
-        .eps = c->eps,
-        .key_heads = c->key_heads,
-        .value_heads = c->value_heads,
-        .key_dim = c->key_dim,
-        .value_dim = c->value_dim,
-        .attention_layers = c->attention_layers,
-        .gdn_layers = c->gdn_layers,
-        .experts = c->experts,
-        .top_k = c->top_k,
-        .width = c->width,
-        .shared_width = c->shared_width,
-        .vocab = c->vocab,
-        .max_rows = 1,
-        .max_seq = positions,
-    };
-}
-
 static int step(struct counted *k, const struct model_config *c, int context, struct calla_error *err) {
-    const struct be_dims dims = dims_of(c, context + 1);
+    const struct be_dims dims = weights_dims(c, 1, context + 1);
     const int pages = context / BE_PAGE + 1;
     const int32_t id = 0, pick = 0, slot = 0;
     int rc = weights_load(&k->weights, NULL, c, k->be, NULL, NULL, err);

@@ -13,32 +13,6 @@
 
 uint64_t model_logits_bytes(const struct model *m) { return (uint64_t)m->max_logits * (uint64_t)m->config.vocab * sizeof(float); }
 
-static struct be_dims dims_of(const struct model *m) {
-    const struct model_config *c = &m->config;
-    return (struct be_dims){
-        .hidden = c->hidden,
-        .heads = c->heads,
-        .kv_heads = c->kv_heads,
-        .head_dim = c->head_dim,
-        .rotary = c->rotary,
-        .theta = (float)c->theta,
-        .eps = c->eps,
-        .key_heads = c->key_heads,
-        .value_heads = c->value_heads,
-        .key_dim = c->key_dim,
-        .value_dim = c->value_dim,
-        .attention_layers = c->attention_layers,
-        .gdn_layers = c->gdn_layers,
-        .experts = c->experts,
-        .top_k = c->top_k,
-        .width = c->width,
-        .shared_width = c->shared_width,
-        .vocab = c->vocab,
-        .max_rows = m->max_rows,
-        .max_seq = m->max_seq,
-    };
-}
-
 /* ---- options ---- */
 static int check_options(struct model *m, const struct model_options *o, struct calla_error *err) {
     if (o->max_seq < 1 || o->max_seq > m->config.max_position)
@@ -71,7 +45,7 @@ static int check_options(struct model *m, const struct model_options *o, struct 
 static void make_plan(struct model *m) {
     const struct model_config *c = &m->config;
     struct model_plan *p = &m->plan;
-    struct be_dims dims = dims_of(m);
+    struct be_dims dims = weights_dims(&m->config, m->max_rows, m->max_seq);
     p->weights_mapped = m->weights.text_bytes;
     p->weights_copied = 0;
     p->state = (state_recurrent_bytes(c) + state_conv_bytes(c)) * (uint64_t)m->max_sequences;
@@ -130,7 +104,7 @@ static int inspect(struct model *m, const struct model_options *o, struct calla_
 
 static int allocate(struct model *m, const struct model_options *o, struct calla_error *err) {
     uint64_t vision = m->weights.vision_bytes;
-    struct be_dims dims = dims_of(m);
+    struct be_dims dims = weights_dims(&m->config, m->max_rows, m->max_seq);
     weights_free(&m->weights, NULL, m->config.layers);
     int rc = weights_load(&m->weights, &m->ckpt, &m->config, m->be, o->progress, o->ctx, err);
     m->weights.vision_bytes = vision; /* skipped tensors count once */

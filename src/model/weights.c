@@ -223,3 +223,28 @@ void weights_free(struct weights *w, struct backend *be, int layers) {
     mem_free(w->layers);
     *w = (struct weights){0};
 }
+
+struct be_dims weights_dims(const struct model_config *c, int max_rows, int max_seq) {
+    return (struct be_dims){
+        .hidden = c->hidden,
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .rotary = c->rotary,
+        .theta = (float)c->theta,
+        .eps = c->eps,
+        .key_heads = c->key_heads,
+        .value_heads = c->value_heads,
+        .key_dim = c->key_dim,
+        .value_dim = c->value_dim,
+        .attention_layers = c->attention_layers,
+        .gdn_layers = c->gdn_layers,
+        .experts = c->experts,
+        .top_k = c->top_k,
+        .width = c->width,
+        .shared_width = c->shared_width,
+        .vocab = c->vocab,
+        .max_rows = max_rows,
+        .max_seq = max_seq,
+    };
+}

@@ -34,6 +34,9 @@ struct weights {
 enum weight_group { GROUP_EMBEDDING, GROUP_HEAD, GROUP_GDN, GROUP_ATTENTION, GROUP_ROUTER, GROUP_EXPERTS, GROUP_SHARED, GROUP_NORMS };
 #define WEIGHT_GROUPS "embedding", "lm_head", "gated deltanet", "attention", "router", "experts", "shared expert", "norms"
 
+/* The sizes of this model as back ends take them, for passes of at most max_rows rows and sequences of at most max_seq positions. */
+struct be_dims weights_dims(const struct model_config *c, int max_rows, int max_seq);
+
 /* Take every tensor of the checkpoint (vision_tower.* skipped by name), check shapes, bits and norms, hand them to the back end. be NULL:
  * check and count only
  * (`verify`, `info`). c NULL: shapes alone, for a back end that runs nothing. progress may be NULL. */

@@ -1,16 +1,11 @@
 /* emulated_model.h - a model over the Metal host and its stand-in, and that nothing was reported when it is closed. */
 #ifndef EMULATED_MODEL_H
 #define EMULATED_MODEL_H
-#include "golden.h"
-#include "harness.h"
 #include "standin.h"
-#include <math.h>
+#include "stored_answers.h"
 #include <stdio.h>
 
-#define TOLERANCE 1e-3
-#define TINY      CALLA_SOURCE_DIR "/tests/golden/tiny"
-#define ODD       CALLA_SOURCE_DIR "/tests/golden/odd"
-#define MINI      CALLA_SOURCE_DIR "/models/mini"
+#define MINI CALLA_SOURCE_DIR "/models/mini"
 
 static inline struct model *emulated_open(const char *dir, enum be_compute compute, bool deterministic, int max_seq, int max_sequences) {
     struct model *m = NULL;
@@ -30,12 +25,5 @@ static inline void emulated_close(struct model *m) {
     model_close(m);
     if (standin_reports()) fail_msg("%d reports, the first: %s", standin_reports(), standin_report());
     assert_int_equal(standin_live(), 0);
-}
-
-static inline void read_golden(struct golden *g, const char *dir) {
-    char path[512];
-    struct calla_error err = {0};
-    snprintf(path, sizeof path, "%s/float32.json", dir);
-    if (golden_read(g, path, "cases", &err)) fail_msg("%s", err.message);
 }
 #endif

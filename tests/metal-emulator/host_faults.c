@@ -40,7 +40,7 @@ static void devices(void **state) {
     assert_int_equal(open_code(&err), CALLA_E_BACKEND);
     assert_non_null(strstr(err.message, "gdn_scan"));
     standin_reset();
-    standin_break.library = 1;
+    standin_break.no_library = 1;
     assert_int_equal(open_code(&err), CALLA_E_BACKEND);
     assert_non_null(strstr(err.message, "broken on purpose"));
 }

@@ -3,28 +3,6 @@
 #include "emulated_model.h"
 #include "unit/model/rewrite.h"
 
-static void check_case(struct model *m, const struct golden_case *c, int cut, int steps, double *worst) {
-    int vocab = model_config(m)->vocab;
-    struct sequence *s = harness_sequence(m);
-    float *rows = harness_rows(m, c->n);
-    harness_feed(m, s, c->prompt, c->n, cut, rows);
-    for (int i = 0; i + 1 < c->n; i++) {
-        double d = fabs(golden_logprob(rows + (size_t)i * (size_t)vocab, vocab, c->prompt[i + 1]) - c->logprobs[i]);
-        *worst = d > *worst ? d : *worst;
-        if (!(d < TOLERANCE)) fail_msg("emulated: prompt of %d in cuts of %d: log probability of id %d is off by %g", c->n, cut, i + 1, d);
-    }
-    const float *logits = rows + (size_t)(c->n - 1) * (size_t)vocab;
-    for (int i = 0; i < c->n_steps && i < steps; i++) {
-        double d = golden_error(&c->steps[i], logits, vocab);
-        *worst = d > *worst ? d : *worst;
-        if (!(d < TOLERANCE)) fail_msg("emulated: prompt of %d in cuts of %d, step %d: off by %g", c->n, cut, i, d);
-        assert_int_equal(golden_argmax(logits, vocab), c->steps[i].id);
-        logits = harness_feed(m, s, &c->steps[i].id, 1, 1, NULL);
-    }
-    free(rows);
-    sequence_free(m, s);
-}
-
 /* Prompts of shortest..longest ids, whole and in one other cut. */
 static void answers(const char *dir, int shortest, int longest, int steps, int cut, bool deterministic) {
     struct golden g;

@@ -25,7 +25,7 @@ struct standin_break {
     long offset;         /* this setBuffer gets 256 bytes more offset */
     long command_buffer; /* this command buffer ends in an error, half done */
     const char *kernel;  /* NULL, or this kernel does not compile */
-    int library;         /* a library does not compile */
+    int no_library;      /* a library does not compile */
 };
 struct standin_counts {
     long dispatches, barriers, binds, command_buffers, deepest; /* deepest: most command buffers committed and not done */

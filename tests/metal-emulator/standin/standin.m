@@ -466,7 +466,7 @@ static void keep(void *ctx, int index, const uint32_t *read, const uint32_t *wri
     const char *text = [source UTF8String];
     if (![options right]) standin_note("a library without language version, or with fast maths");
     if (strstr(text, "#include \"")) standin_note("the source of a library includes a file, which Metal cannot find");
-    if (standin_break.library) {
+    if (standin_break.no_library) {
         *error = [[[StandinError alloc] initWithCode:3 reason:"program_source:1:1: error: broken on purpose"] autorelease];
         return nil;
     }
