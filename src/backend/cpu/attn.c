@@ -234,6 +234,7 @@ static void load_queries(const struct task *t, const struct tile *tile, int kv_h
         for (int g = 0; g < t->group; g++, q += MIX_LD(d->head_dim)) {
             ws->k->head_norm(d->head_dim, query(t, row, kv_head * t->group + g), t->w->q_norm->v, d->eps, 1 / sqrtf((float)d->head_dim), q);
             rotate(d, ws->turn + (size_t)row * (size_t)d->rotary, q);
+            ws->k->to_page_order(d->head_dim, t->kv_bytes, q);
         }
     }
 }
@@ -288,8 +289,9 @@ static void answer(const struct task *t, const struct job *job, const struct wor
     for (int i = 0; i < tile->rows * t->group; i++) {
         const int row = t->spans[tile->span].first + tile->first + i / t->group, head = job->head * t->group + i % t->group;
         float *y = t->y + ((size_t)row * (size_t)d->heads + (size_t)head) * (size_t)d->head_dim;
-        ws_of(t)->k->finish(d->head_dim, w->total_sum[i], w->total + (size_t)i * (size_t)MIX_LD(d->head_dim),
-                            query(t, row, head) + d->head_dim, y);
+        float *total = w->total + (size_t)i * (size_t)MIX_LD(d->head_dim);
+        ws_of(t)->k->from_page_order(d->head_dim, t->kv_bytes, total);
+        ws_of(t)->k->finish(d->head_dim, w->total_sum[i], total, query(t, row, head) + d->head_dim, y);
     }
 }
 

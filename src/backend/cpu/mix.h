@@ -36,7 +36,7 @@ struct mix_block {
     int head_dim;
     int rows, group;                /* queries = rows * group; query row*group + g */
     const int *limit;               /* [rows] keys that row sees in this page, 1..64 */
-    const float *q;                 /* [queries][MIX_LD(head_dim)], scaled */
+    const float *q;                 /* [queries][MIX_LD(head_dim)], scaled, in page order */
     const void *k, *v;              /* [64][head_dim] as stored */
     const float *k_scale, *v_scale; /* [64], with 8 bits only */
     const void *next;               /* keys of the page that comes after, to be fetched early; or NULL */
@@ -44,7 +44,8 @@ struct mix_block {
     int kv_bytes;                   /* 1: int8 times the row's scale, 2: bf16, 4: float32 */
     float *tile;                    /* [MIX_GRID][MIX_LD(head_dim)] scratch; its padding is zero */
     float *scores;                  /* [queries][MIX_LD_GRID] scratch */
-    float *max, *sum, *acc; /* [queries], [queries], [queries][MIX_LD(head_dim)]: the running softmax; max -inf, sum and acc 0 at first */
+    /* [queries], [queries], [queries][MIX_LD(head_dim)] in page order: the running softmax; max -inf, sum and acc 0 at first */
+    float *max, *sum, *acc;
 };
 /* Keys widened at a time: they stay in the first-level cache while all queries meet them. Of values, which are read in narrow panels, a
  * page is, so that the sums are loaded and stored once a page. */
@@ -73,6 +74,9 @@ struct mix_kernels {
     /* y = x / sqrt(mean of squares + eps) * w * scale. */
     void (*head_norm)(int n, const float *x, const float *w, float eps, float scale, float *y);
     void (*block)(const struct mix_block *);
+    /* The head x [n], in place, between the order of its elements and the one in which block widens a cache of kv_bytes an element. */
+    void (*to_page_order)(int n, int kv_bytes, float *x);
+    void (*from_page_order)(int n, int kv_bytes, float *x);
     /* x [n] as int8 codes of the scale that is returned. */
     float (*store8)(int n, const float *x, int8_t *codes);
     /* Join a later segment's running softmax (max, sum, acc) to the total of the earlier ones; total_max -inf: nothing yet. */

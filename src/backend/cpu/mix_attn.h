@@ -4,13 +4,16 @@
 #include "backend/cpu/mix_gemm.h"
 #include <math.h>
 
-/* A register block of the few-query kernels: queries by keys, or by vectors of values. */
+/* Register blocks of the few-query kernels: queries by keys, and queries by vectors of values (an even number). */
 #if LANES == 16 || defined(__ARM_NEON)
-#define GRID_QUERIES 8 /* 32 registers */
+#define SCORE_KEYS    3 /* 32 registers */
+#define WEIGH_VECTORS 4
 #else
-#define GRID_QUERIES 4
+#define SCORE_KEYS    1
+#define WEIGH_VECTORS 2
 #endif
-#define GRID_COLUMNS 3
+#define SCORE_QUERIES 8
+#define WEIGH_QUERIES 4
 /* Loaded once: gcc folds a load into each of its uses, and then loading is what a loop waits for. */
 #if defined(__x86_64__)
 #define HELD(v) __asm__("" : "+v"(v))
@@ -38,27 +41,64 @@ INLINE vf stored(const int kv_bytes, const char *row, ptrdiff_t c) {
     return widen8((const int8_t *)row + c);
 }
 
-/* ---- few queries: keys and values are widened in registers, straight from the page ---- */
+/* Page order: a vector of bf16 pairs is widened by one shift (the even elements) and one mask (the odd ones), so of each 2 LANES elements
+ * the even ones stand first. Queries, tiles and sums of a bf16 cache stand so; where a head has an odd half and in the other types order is
+ * natural. Which it is does not depend on the number of queries, so that both routes add in the same order. */
+INLINE bool paired(const int kv_bytes, int n) { return kv_bytes == 2 && n % (2 * LANES) == 0; }
 
-static void ahead(const char *p, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+static void to_page_order(int n, int kv_bytes, float *x) {
+    for (int c = 0; paired(kv_bytes, n) && c < n; c += 2 * LANES) {
+        float natural[2 * LANES];
+        memcpy(natural, x + c, sizeof natural);
+        for (int i = 0; i < LANES; i++) x[c + i] = natural[2 * i], x[c + LANES + i] = natural[2 * i + 1];
+    }
 }
 
-/* mq queries by mk keys; v (may be NULL): the values of these keys, fetched meanwhile, for they come next. */
+static void from_page_order(int n, int kv_bytes, float *x) {
+    for (int c = 0; paired(kv_bytes, n) && c < n; c += 2 * LANES) {
+        float halves[2 * LANES];
+        memcpy(halves, x + c, sizeof halves);
+        for (int i = 0; i < LANES; i++) x[c + 2 * i] = halves[i], x[c + 2 * i + 1] = halves[LANES + i];
+    }
+}
+
+/* 2 LANES elements of a stored row from element c on, in page order. */
+INLINE void stored_pair(const int kv_bytes, const char *row, ptrdiff_t c, vf out[2]) {
+    if (kv_bytes == 2) {
+        vu raw;
+        memcpy(&raw, row + c * 2, sizeof raw);
+        out[0] = (vf)(raw << 16);
+        out[1] = (vf)(raw & 0xFFFF0000u);
+    } else {
+        out[0] = stored(kv_bytes, row, c);
+        out[1] = stored(kv_bytes, row, c + LANES);
+    }
+}
+
+/* ---- few queries: keys and values are widened in registers, straight from the page. What comes next is fetched meanwhile, as many bytes
+ * at a time as are read, for a burst would fill the queue of misses. ---- */
+
+INLINE void ahead(const char *p, const ptrdiff_t bytes) {
+    for (ptrdiff_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
+/* mq queries by mk keys; v (may be NULL): the values of these keys. */
 INLINE void score_grid(const int kv_bytes, const int mq, const int mk, const int n, const float *q, const char *k, const char *v,
                        float *out) {
     const ptrdiff_t ld = MIX_LD(n), row = (ptrdiff_t)n * kv_bytes;
-    vf acc[8][3];
+    vf acc[SCORE_QUERIES][SCORE_KEYS];
     for (int i = 0; i < mq; i++)
         for (int j = 0; j < mk; j++) acc[i][j] = splat(0);
-    for (ptrdiff_t c = 0; c < n; c += LANES) {
-        vf kc[3];
-        if (v) __builtin_prefetch(v + c * mk * kv_bytes, 0, 2);
-        for (int j = 0; j < mk; j++) kc[j] = stored(kv_bytes, k + j * row, c);
-        for (int i = 0; i < mq; i++) {
-            vf qc = load(q + i * ld + c);
-            HELD(qc);
-            for (int j = 0; j < mk; j++) acc[i][j] = fma_(qc, kc[j], acc[i][j]);
+    for (ptrdiff_t c = 0; c < n; c += 2 * LANES) {
+        vf kc[SCORE_KEYS][2];
+        if (v) ahead(v + c * mk * kv_bytes, (ptrdiff_t)2 * LANES * mk * kv_bytes);
+        for (int j = 0; j < mk; j++) stored_pair(kv_bytes, k + j * row, c, kc[j]);
+        for (int half = 0; half < 2; half++) {
+            for (int i = 0; i < mq; i++) {
+                vf qc = load(q + i * ld + c + half * LANES);
+                if (mk > 1) HELD(qc);
+                for (int j = 0; j < mk; j++) acc[i][j] = fma_(qc, kc[j][half], acc[i][j]);
+            }
         }
     }
     for (int j = 0; j < mk; j++) {
@@ -70,41 +110,43 @@ INLINE void score_grid(const int kv_bytes, const int mq, const int mk, const int
     }
 }
 
-/* Scores of queries at..at+m-1 for keys first..end-1. */
-INLINE void score_stored(const int kv_bytes, const int n, const struct mix_block *b, int at, int m, int first, int end) {
+INLINE void score_keys(const int kv_bytes, const int mk, const int n, const struct mix_block *b, int at, int m, int key) {
     const size_t row = (size_t)n * (size_t)kv_bytes;
-    for (int j = first, keys; j < end; j += keys) {
-        const char *k = (const char *)b->k + (size_t)j * row;
-        keys = end - j < GRID_COLUMNS ? 1 : GRID_COLUMNS;
-        for (int i = at, queries; i < at + m; i += queries) {
-            const float *q = b->q + i * MIX_LD(n);
-            const char *v = i == at ? (const char *)b->v + (size_t)j * row : NULL;
-            float *out = b->scores + i * MIX_LD_GRID + j;
-            queries = at + m - i < GRID_QUERIES ? 1 : GRID_QUERIES;
-            if (queries > 1 && keys > 1) score_grid(kv_bytes, GRID_QUERIES, GRID_COLUMNS, n, q, k, v, out);
-            else if (queries > 1) score_grid(kv_bytes, GRID_QUERIES, 1, n, q, k, v, out);
-            else if (keys > 1) score_grid(kv_bytes, 1, GRID_COLUMNS, n, q, k, v, out);
-            else score_grid(kv_bytes, 1, 1, n, q, k, v, out);
-        }
+    const char *k = (const char *)b->k + (size_t)key * row;
+    for (int i = at, left; (left = at + m - i) > 0; i += left >= SCORE_QUERIES ? SCORE_QUERIES : left >= 4 ? 4 : 1) {
+        const float *q = b->q + i * MIX_LD(n);
+        const char *v = i == at ? (const char *)b->v + (size_t)key * row : NULL;
+        float *out = b->scores + i * MIX_LD_GRID + key;
+        if (left >= SCORE_QUERIES) score_grid(kv_bytes, SCORE_QUERIES, mk, n, q, k, v, out);
+        else if (left >= 4) score_grid(kv_bytes, 4, mk, n, q, k, v, out);
+        else score_grid(kv_bytes, 1, mk, n, q, k, v, out);
     }
 }
 
-/* mv vectors of values from element c on, weighed for mq queries, onto their sums. */
-INLINE void weigh_grid(const int kv_bytes, const int mq, const int mv, const int n, const float *p, const char *v, int keys, float *acc) {
-    const ptrdiff_t ld = MIX_LD(n), row = (ptrdiff_t)n * kv_bytes;
-    vf sum[8][3];
+/* Scores of queries at..at+m-1 for keys first..end-1. */
+INLINE void score_stored(const int kv_bytes, const int n, const struct mix_block *b, int at, int m, int first, int end) {
+    for (; SCORE_KEYS > 1 && end - first >= SCORE_KEYS; first += SCORE_KEYS) score_keys(kv_bytes, SCORE_KEYS, n, b, at, m, first);
+    for (; first < end; first++) score_keys(kv_bytes, 1, n, b, at, m, first);
+}
+
+/* mv vectors of values from element c on, weighed for mq queries, onto their sums; next (may be NULL): what is read later. */
+INLINE void weigh_grid(const int kv_bytes, const int mq, const int mv, const int n, const float *p, const char *v, int c, int keys,
+                       const char *next, float *acc) {
+    const ptrdiff_t ld = MIX_LD(n), row = (ptrdiff_t)n * kv_bytes, width = (ptrdiff_t)mv * LANES * kv_bytes;
+    vf sum[WEIGH_QUERIES][WEIGH_VECTORS];
     for (int i = 0; i < mq; i++)
-        for (int j = 0; j < mv; j++) sum[i][j] = load(acc + i * ld + j * LANES);
+        for (int j = 0; j < mv; j++) sum[i][j] = load(acc + i * ld + c + j * LANES);
     for (ptrdiff_t t = 0; t < keys; t++) {
-        vf value[3];
-        for (int j = 0; j < mv; j++) value[j] = stored(kv_bytes, v + t * row, j * LANES);
+        vf value[WEIGH_VECTORS];
+        if (next) ahead(next + t * width, width);
+        for (int j = 0; j < mv; j += 2) stored_pair(kv_bytes, v + t * row, c + j * LANES, value + j);
         for (int i = 0; i < mq; i++) {
             vf w = splat(p[i * MIX_LD_GRID + t]);
             for (int j = 0; j < mv; j++) sum[i][j] = fma_(w, value[j], sum[i][j]);
         }
     }
     for (int i = 0; i < mq; i++)
-        for (int j = 0; j < mv; j++) store(acc + i * ld + j * LANES, sum[i][j]);
+        for (int j = 0; j < mv; j++) store(acc + i * ld + c + j * LANES, sum[i][j]);
 }
 
 /* Values are read column by column, few enough keys at a time that a column stays in the first-level cache, whose sets a power of two
@@ -113,19 +155,19 @@ INLINE void weigh_stored(const int kv_bytes, const int n, const struct mix_block
     const int most = BE_PAGE / kv_bytes;
     const size_t row = (size_t)n * (size_t)kv_bytes;
     for (int keys; first < end; first += keys) {
+        const char *v = (const char *)b->v + (size_t)first * row;
         keys = end - first < most ? end - first : most;
-        if (b->next) ahead((const char *)b->next + (size_t)first * row, (size_t)keys * row);
         for (int c = 0, step; c < n; c += step * LANES) {
-            const char *v = (const char *)b->v + (size_t)first * row + (size_t)(c * kv_bytes);
-            step = n - c < GRID_COLUMNS * LANES ? 1 : GRID_COLUMNS;
-            for (int i = at, queries; i < at + m; i += queries) {
+            const char *next = b->next ? (const char *)b->next + (size_t)first * row + (size_t)(c * keys * kv_bytes) : NULL;
+            step = n - c < WEIGH_VECTORS * LANES ? 2 : WEIGH_VECTORS;
+            for (int i = at, queries; i < at + m; i += queries, next = NULL) {
                 const float *p = b->scores + i * MIX_LD_GRID + first;
-                float *acc = b->acc + i * MIX_LD(n) + c;
-                queries = at + m - i < GRID_QUERIES ? 1 : GRID_QUERIES;
-                if (queries > 1 && step > 1) weigh_grid(kv_bytes, GRID_QUERIES, GRID_COLUMNS, n, p, v, keys, acc);
-                else if (queries > 1) weigh_grid(kv_bytes, GRID_QUERIES, 1, n, p, v, keys, acc);
-                else if (step > 1) weigh_grid(kv_bytes, 1, GRID_COLUMNS, n, p, v, keys, acc);
-                else weigh_grid(kv_bytes, 1, 1, n, p, v, keys, acc);
+                float *acc = b->acc + i * MIX_LD(n);
+                queries = at + m - i < WEIGH_QUERIES ? 1 : WEIGH_QUERIES;
+                if (queries > 1 && step > 2) weigh_grid(kv_bytes, WEIGH_QUERIES, WEIGH_VECTORS, n, p, v, c, keys, next, acc);
+                else if (queries > 1) weigh_grid(kv_bytes, WEIGH_QUERIES, 2, n, p, v, c, keys, next, acc);
+                else if (step > 2) weigh_grid(kv_bytes, 1, WEIGH_VECTORS, n, p, v, c, keys, next, acc);
+                else weigh_grid(kv_bytes, 1, 2, n, p, v, c, keys, next, acc);
             }
         }
     }
@@ -148,6 +190,15 @@ INLINE void load_rows(const int kv_bytes, const struct mix_block *b, const void 
     for (int r = 0; r < count; r++) {
         float *out = b->tile + r * MIX_LD(n);
         const char *in = (const char *)page + (size_t)(first + r) * (size_t)n * (size_t)kv_bytes;
+        if (paired(kv_bytes, n)) {
+            for (int i = 0; i < n; i += 2 * LANES) {
+                vf two[2];
+                stored_pair(kv_bytes, in, i, two);
+                store(out + i, two[0]);
+                store(out + i + LANES, two[1]);
+            }
+            continue;
+        }
         for (int i = 0; i < whole; i += LANES) store(out + i, stored(kv_bytes, in, i));
         for (int i = whole; i < n; i++) {
             uint32_t bits;
@@ -158,7 +209,7 @@ INLINE void load_rows(const int kv_bytes, const struct mix_block *b, const void 
     }
 }
 
-/* Rows first..first+count-1 of a page as float32 tile rows. */
+/* Rows first..first+count-1 of a page as float32 tile rows, in page order. */
 static void load_tile(const struct mix_block *b, const void *page, int first, int count) {
     if (b->kv_bytes == 4) load_rows(4, b, page, first, count);
     else if (b->kv_bytes == 2) load_rows(2, b, page, first, count);
@@ -211,7 +262,7 @@ static void weigh(const struct mix_block *b, int at, int m, int first, int keys)
 /* Queries at..at+m-1 by keys first..end-1, all of which they see. Both routes add in the same order. */
 static void score_part(const struct mix_block *b, int at, int m, int first, int end) {
     const int n = b->head_dim;
-    if (m <= FEW && n % LANES == 0 && !b->tiled) {
+    if (m <= FEW && n % (2 * LANES) == 0 && !b->tiled) {
         BY_TYPE(score_stored, b, at, m, first, end);
         return;
     }
@@ -223,7 +274,7 @@ static void score_part(const struct mix_block *b, int at, int m, int first, int 
 }
 
 static void weigh_part(const struct mix_block *b, int at, int m, int first, int end) {
-    if (m <= FEW && b->head_dim % LANES == 0 && !b->tiled) {
+    if (m <= FEW && b->head_dim % (2 * LANES) == 0 && !b->tiled) {
         BY_TYPE(weigh_stored, b, at, m, first, end);
         return;
     }

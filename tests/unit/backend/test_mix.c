@@ -172,14 +172,14 @@ static void chunk_and_step_follow_the_rule(void **ctx) {
 /* Two pages of keys in each type, the second seen in part, joined to an earlier segment; what no row may see is NaN. */
 static void softmax_runs_over_pages(void **ctx) {
     (void)ctx;
-    enum { ROWS = 3, GROUP = 6, QUERIES = ROWS * GROUP }; /* all rows: many queries; one row: few */
+    enum { ROWS = 3, GROUP = 13, QUERIES = ROWS * GROUP }; /* all rows: many queries; one row: few, in groups of 8, 4 and 1 */
     static const int sizes[] = {4, 20, 64, 256}, limits[2][ROWS] = {{64, 64, 64}, {17, 18, 19}};
     for (int i = 0; i < isas; i++) {
         for (int s = 0; s < 12; s++) {
             const int n = sizes[s / 3], kv_bytes = (int[]){2, 4, 1}[s % 3], ld = MIX_LD(n);
-            float *q = padded(QUERIES, n, 1, 0.5f), *acc = padded(QUERIES, n, 2, 0), *tile = padded(64, n, 3, 0),
-                  *scores = padded(QUERIES, 64, 4, 1), *k = randoms((size_t)(128 * n), 5, 2), *v = randoms((size_t)(128 * n), 6, 1),
-                  max[QUERIES], sum[QUERIES], scale[2][128];
+            float *q = padded(QUERIES, n, 1, 0.5f), *turned = padded(QUERIES, n, 1, 0.5f), *acc = padded(QUERIES, n, 2, 0),
+                  *tile = padded(64, n, 3, 0), *scores = padded(QUERIES, 64, 4, 1), *k = randoms((size_t)(128 * n), 5, 2),
+                  *v = randoms((size_t)(128 * n), 6, 1), max[QUERIES], sum[QUERIES], scale[2][128];
             uint16_t *stored = malloc((size_t)(2 * 128 * n) * sizeof *stored);
             assert_non_null(stored);
             for (int j = 0; j < 128 * n; j++) {
@@ -200,14 +200,20 @@ static void softmax_runs_over_pages(void **ctx) {
                 }
             }
             const char *bytes = (const char *)stored, *pages[2] = {bytes, bytes + (size_t)(128 * n * kv_bytes)};
-            for (int j = 0; j < QUERIES; j++) max[j] = -INFINITY, sum[j] = 0;
+            for (int j = 0; j < QUERIES; j++) {
+                list[i]->to_page_order(n, kv_bytes, turned + j * ld);
+                list[i]->from_page_order(n, kv_bytes, turned + j * ld);
+                assert_memory_equal(turned + j * ld, q + j * ld, (size_t)n * sizeof *q);
+                list[i]->to_page_order(n, kv_bytes, turned + j * ld);
+                max[j] = -INFINITY, sum[j] = 0;
+            }
             for (int page = 0; page < 2; page++)
                 list[i]->block(
                     &(struct mix_block){.head_dim = n,
                                         .rows = ROWS,
                                         .group = GROUP,
                                         .limit = limits[page],
-                                        .q = q,
+                                        .q = turned,
                                         .kv_bytes = kv_bytes,
                                         .k = kv_bytes == 4 ? (const void *)(k + page * 64 * n) : pages[0] + page * 64 * n * kv_bytes,
                                         .v = kv_bytes == 4 ? (const void *)(v + page * 64 * n) : pages[1] + page * 64 * n * kv_bytes,
@@ -220,6 +226,7 @@ static void softmax_runs_over_pages(void **ctx) {
                                         .acc = acc});
             for (int j = 0; j < QUERIES; j++) {
                 const int keys = 64 + limits[1][j / GROUP];
+                list[i]->from_page_order(n, kv_bytes, acc + j * ld);
                 double p[128], most = -INFINITY, total = 0;
                 for (int t = 0; t < keys; t++) {
                     p[t] = 0;
@@ -240,7 +247,7 @@ static void softmax_runs_over_pages(void **ctx) {
                 }
                 free(joined);
             }
-            free(q), free(acc), free(tile), free(scores), free(k), free(v), free(stored);
+            free(q), free(turned), free(acc), free(tile), free(scores), free(k), free(v), free(stored);
         }
     }
 }
