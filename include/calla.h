@@ -149,6 +149,7 @@ struct calla_cache_stats {
     uint64_t block_bytes, blocks;             /* the whole pool */
     uint64_t free, running, pages, snapshots; /* blocks by use; they add up to `blocks`. running: held by sequences alone; a page that the
                                                  cache shares with one counts as the cache's */
+    uint64_t touched;                         /* blocks that were ever in use; the system has given no memory for the others yet */
     uint64_t entries;                         /* snapshots: positions at which a prompt can begin */
     uint64_t hits, misses;              /* prompts that began at a cached position, or at their first id although the cache was asked */
     uint64_t cached_tokens;             /* prompt ids that were not computed */

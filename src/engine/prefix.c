@@ -455,6 +455,7 @@ void prefix_stats(const struct prefix *p, struct calla_cache_stats *out) {
         .running = blocks - unused - p->page_blocks - p->snapshot_blocks,
         .pages = p->page_blocks,
         .snapshots = p->snapshot_blocks,
+        .touched = (uint64_t)model_blocks_touched(p->m),
         .entries = (uint64_t)p->n_live,
         .hits = p->hits,
         .misses = p->misses,

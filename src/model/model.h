@@ -60,6 +60,7 @@ int sequence_reserve(struct model *m, struct sequence *s, int end, struct calla_
  * The pool is one budget of equal blocks with reference counts: KV pages of running sequences, pages that several share, snapshots. */
 int model_blocks(const struct model *m); /* of an inspected model: how many there would be */
 int model_blocks_free(const struct model *m);
+int model_blocks_touched(const struct model *m); /* that were ever in use */
 uint64_t model_block_bytes(const struct model *m);
 /* of a page's canonical bytes: [attention layer][k, v][kv head][BE_PAGE][head_dim], with 8 bits [BE_PAGE] scales before the last two */
 uint64_t model_page_bytes(const struct model *m);

@@ -10,6 +10,7 @@
 /* ---- blocks ---- */
 int model_blocks(const struct model *m) { return m->pages + m->cache_blocks; }
 int model_blocks_free(const struct model *m) { return m->states.n_free; }
+int model_blocks_touched(const struct model *m) { return m->states.blocks - m->states.least_free; }
 uint64_t model_block_bytes(const struct model *m) { return state_block_bytes(&m->config, m->info.kv_bytes); }
 uint64_t model_page_bytes(const struct model *m) { return state_kv_bytes(&m->config, m->info.kv_bytes) * BE_PAGE; }
 int model_max_snapshots(const struct model *m) { return states_most_snapshots(&m->config, m->info.kv_bytes, model_blocks(m)); }

@@ -50,6 +50,7 @@ static int new_tables(struct states *s, struct calla_error *err) {
         s->free_blocks[s->n_free] = s->blocks - 1 - s->n_free;
         s->n_free++;
     }
+    s->least_free = s->n_free;
     for (int i = s->max_snapshots - 1; i >= 0; i--) {
         s->snapshots[i] = (struct snapshot){.blocks = s->snapshot_blocks + (size_t)i * (size_t)s->state_blocks, .next = s->spare};
         s->spare = &s->snapshots[i];
@@ -98,6 +99,7 @@ void states_free(struct states *s, struct backend *be) {
 /* ---- blocks ---- */
 int32_t block_take(struct states *s) {
     int32_t block = s->free_blocks[--s->n_free];
+    if (s->n_free < s->least_free) s->least_free = s->n_free;
     s->refs[block] = 1;
     return block;
 }

@@ -34,6 +34,7 @@ struct states {
     int32_t *refs;        /* [blocks] */
     int32_t *tables;      /* [count][max_pages] */
     int blocks, n_free, max_pages;
+    int least_free; /* n_free at its least: so many were never taken, for the free ones are a stack */
     uint64_t recurrent_bytes, conv_bytes, page_bytes, block_bytes;
 
     struct snapshot *snapshots; /* [max_snapshots] as many as fit the pool if it held nothing else */

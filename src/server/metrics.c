@@ -85,6 +85,7 @@ static void write_cache(const struct calla_cache_stats *c, struct str *out) {
     head(out, "cache_blocks", "gauge", "Blocks of that pool by use.");
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++)
         str_printf(out, "calla_cache_blocks{use=\"%s\"} %llu\n", uses[i], (unsigned long long)blocks[i]);
+    number(out, "cache_blocks_touched", "gauge", "Blocks that were ever in use: the others take no memory yet.", (double)c->touched);
     number(out, "cache_entries", "gauge", "Positions at which a prompt can begin.", (double)c->entries);
     number(out, "cache_hits_total", "counter", "Prompts that began at a cached position.", (double)c->hits);
     number(out, "cache_misses_total", "counter", "Prompts of which nothing was cached.", (double)c->misses);

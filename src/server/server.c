@@ -126,6 +126,7 @@ int server_start(struct server **out, const struct server_options *options, stru
     signal(SIGPIPE, SIG_IGN);
 #if defined(__GLIBC__)
     mallopt(M_MMAP_THRESHOLD, 256 << 10); /* what large requests needed goes back to the system, not into each thread's own heap */
+    mallopt(M_ARENA_MAX, 2);              /* few heaps: what one request's thread freed serves the next one's, so memory stays level */
 #endif
     int rc = copy_options(&s->options, options, err);
     if (options->sampling) s->sampling = *options->sampling;

@@ -213,6 +213,7 @@ static void sequences(void **state) {
     assert_int_equal(model_blocks_free(m), 5);
     assert_int_equal(sequence_reserve(m, s[0], 65, &err), 0);
     assert_int_equal(model_blocks_free(m), 4);
+    assert_int_equal(model_blocks_touched(m), 2);
     assert_int_equal(sequence_reserve(m, s[1], 256, &err), 0);
     assert_int_equal(model_blocks_free(m), 0);
     assert_int_equal(sequence_reserve(m, s[2], 1, &err), CALLA_E_BUDGET);
@@ -226,6 +227,7 @@ static void sequences(void **state) {
     sequence_free(m, s[0]);
     sequence_free(m, s[2]);
     assert_int_equal(model_blocks_free(m), 6);
+    assert_int_equal(model_blocks_touched(m), 6);
     sequence_free(m, NULL);
     model_close(m);
 }
