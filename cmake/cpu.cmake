@@ -1,9 +1,9 @@
 # The back end room: the interface, and cpu/ whose files named *_avx2.c, *_avxvnni.c, *_avx512.c, *_neon.c, *_i8mm.c are compiled for that instruction set and
 # chosen at run time. A file for another architecture is left out.
 #
-# Under the address sanitizer the inner kernels (kernels_*.c, mix_*.c) are compiled without it: checking every load makes a whole model ten
-# times slower and tells nothing that their own unit tests do not, whose rows and weights end exactly where they must. Those (backend/*) link
-# the kernels again, checked.
+# Under the address and the thread sanitizer the inner kernels (kernels_*.c, mix_*.c) are compiled without it: checking every load makes a whole
+# model ten times slower and tells nothing that their own unit tests do not, whose rows and weights end exactly where they must, and whose
+# threads share each operation. Those (backend/*) link the kernels again, checked.
 file(GLOB backend_sources CONFIGURE_DEPENDS src/backend/*.c src/backend/cpu/*.c)
 list(FILTER backend_sources EXCLUDE REGEX "_(avx2|avxvnni|avx512|neon|i8mm)\\.c$")
 file(GLOB avx2 CONFIGURE_DEPENDS src/backend/cpu/*_avx2.c)
@@ -21,7 +21,7 @@ elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
   set_source_files_properties(${neon} PROPERTIES COMPILE_OPTIONS "-march=armv8.2-a+dotprod")
   set_source_files_properties(${i8mm} PROPERTIES COMPILE_OPTIONS "-march=armv8.2-a+dotprod+i8mm")
 endif()
-if(CALLA_SANITIZE MATCHES "address" AND NOT CALLA_FUZZ)
+if(CALLA_SANITIZE MATCHES "address|thread" AND NOT CALLA_FUZZ)
   set(inner ${backend_sources})
   list(FILTER inner INCLUDE REGEX "/cpu/(kernels|mix)_[a-z0-9_]*\\.c$")
   set(checked)

@@ -6,6 +6,11 @@
 #include "base/mem.h"
 #include <stdatomic.h>
 #include <stdlib.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#elif defined(__APPLE__)
+#include <malloc/malloc.h>
+#endif
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -99,6 +104,21 @@ void mem_unmap(void *p, size_t n) {
 }
 
 uint64_t mem_count(void) { return atomic_load_explicit(&made, memory_order_relaxed); }
+void mem_share_heaps(void) {
+#if defined(__GLIBC__)
+    mallopt(M_MMAP_THRESHOLD, 256 << 10);
+    mallopt(M_ARENA_MAX, 2);
+#endif
+}
+
+void mem_trim(void) {
+#if defined(__GLIBC__)
+    malloc_trim(0);
+#elif defined(__APPLE__)
+    malloc_zone_pressure_relief(NULL, 0);
+#endif
+}
+
 uint64_t mem_mapped(void) { return atomic_load_explicit(&mapped, memory_order_relaxed); }
 
 void mem_fault_after(uint64_t n) { atomic_store_explicit(&fault_at, mem_count() + (n ? n : 1), memory_order_relaxed); }

@@ -26,6 +26,12 @@ void mem_free(void *p);
 void *mem_map(size_t n);
 void mem_unmap(void *p, size_t n);
 
+/* Settings for a process in which many threads allocate for a short while: few heaps, and what is large straight from the system, so that
+ * what one thread freed serves the next. Before the threads start; nothing where the C library has no such settings. */
+void mem_share_heaps(void);
+/* Give back to the system what the heaps hold free, also between what is in use. Takes their locks for milliseconds. */
+void mem_trim(void);
+
 /* Counters since start: allocations asked for (mem_alloc family and mem_map), and bytes now mapped by mem_map (whole pages). */
 uint64_t mem_count(void);
 uint64_t mem_mapped(void);

@@ -373,7 +373,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context, en
     str_free(&call->refusal.body);
     mem_free(call);
     pthread_mutex_lock(&s->lock);
-    s->running--;
+    if (--s->running == 0) s->idle_ns = clock_ns();
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }

@@ -19,6 +19,7 @@
 
 #define BODY_RATE       ((size_t)256 << 10) /* bytes that earn a second more to send the body in */
 #define SECOND_NS       1000000000ull
+#define REST_NS         SECOND_NS
 #define SURPLUS_SECONDS 5 /* in which a connection that is one too many must ask, to be told so */
 
 struct connection {
@@ -176,6 +177,13 @@ static void *watch(void *arg) {
         uint64_t now = clock_ns();
         for (struct connection *k = s->connections; k; k = k->next) {
             if ((k->state == PEER_IDLE || k->state == PEER_READING) && now > k->deadline_ns) drop(s, k);
+        }
+        if (s->running == 0 && s->idle_ns && now > s->idle_ns + REST_NS) {
+            s->idle_ns = 0;
+            pthread_mutex_unlock(&s->lock);
+            mem_trim();
+            pthread_mutex_lock(&s->lock);
+            continue; /* what was announced meanwhile was not waited for */
         }
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec += 1;

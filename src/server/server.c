@@ -16,9 +16,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
 
 struct server_options server_defaults(void) {
     return (struct server_options){.host = "127.0.0.1",
@@ -124,10 +121,7 @@ int server_start(struct server **out, const struct server_options *options, stru
     s->started = clock_unix();
     if (gethostname(s->host_name, sizeof s->host_name - 1) != 0) s->host_name[0] = 0;
     signal(SIGPIPE, SIG_IGN);
-#if defined(__GLIBC__)
-    mallopt(M_MMAP_THRESHOLD, 256 << 10); /* what large requests needed goes back to the system, not into each thread's own heap */
-    mallopt(M_ARENA_MAX, 2);              /* few heaps: what one request's thread freed serves the next one's, so memory stays level */
-#endif
+    mem_share_heaps();
     int rc = copy_options(&s->options, options, err);
     if (options->sampling) s->sampling = *options->sampling;
     if (rc == 0) rc = listen_on(s, err);

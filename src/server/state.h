@@ -45,12 +45,13 @@ struct server {
     char host_name[256]; /* this machine's name, accepted as Host when the address bound is a wildcard */
     struct MHD_Daemon *daemon;
 
-    pthread_mutex_t lock;   /* connections, running, reading_large, watch_stop */
+    pthread_mutex_t lock;   /* connections, running, idle_ns, reading_large, watch_stop */
     pthread_cond_t changed; /* running fell, or watch_stop */
     struct connection *connections;
     int n_connections, running;
+    uint64_t idle_ns; /* when running fell to 0; 0: the heaps have been trimmed since */
     bool watch_stop;
-    pthread_t watcher; /* drops connections whose request does not arrive in time */
+    pthread_t watcher; /* drops connections whose request does not arrive in time; trims the heaps of a server that has come to rest */
     int reading_large; /* large requests between server_read_begin and server_read_end */
     atomic_size_t body_bytes;
 

@@ -243,6 +243,7 @@ class Load:
             if time.monotonic() > end:
                 raise Fault(f"{self.running} requests never ended")
             await asyncio.sleep(0.05)
+        await asyncio.sleep(3)  # the server gives back what its heaps hold free when it has rested for a second
         k = Connection(self.port)
         m = read(await self.look(k, "/metrics"))
         k.close()

@@ -8,4 +8,8 @@ if(Python3_FOUND)
 endif()
 # Tests that run threads of their own, for the thread sanitizer.
 set_tests_properties(text/test_history_store PROPERTIES LABELS threads)
+set_tests_properties(backend/test_gdn backend/test_linear PROPERTIES LABELS threads) # an operation's rows over several
+if(CALLA_SANITIZE MATCHES "thread")
+  set_tests_properties(backend/test_attn PROPERTIES LABELS sanitized-slow) # the same, in minutes
+endif()
 set_tests_properties(engine/test_store engine/test_store_file backend/test_pool engine/test_serving engine/test_lifetime engine/test_engine PROPERTIES LABELS threads)
