@@ -137,10 +137,11 @@ static int answer_turn(struct chat *c, const char *text, struct calla_error *err
 /* One line of the user, continued lines joined; NULL at the end of input. Freed with free. */
 static char *read_turn(void) {
     char *all = NULL;
+    session_interrupted = 0;
     for (;;) {
-        session_interrupted = 0;
         char *line = line_read(all ? ". " : "> ");
         if (!line && session_interrupted) { /* Ctrl-C at the prompt: drop what was typed */
+            session_interrupted = 0;
             free(all);
             all = NULL;
             printf("\n(Ctrl-D or /exit leaves)\n");

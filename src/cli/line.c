@@ -5,13 +5,20 @@
 #include "cli/session.h"
 #include <editline/readline.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+/* The terminal, opened once more so that reading it never waits (a mode of standard input itself would be the shell's, too): Ctrl-C throws
+ * away what was typed, also after poll has said that there is something, and a read that waits then goes on waiting. -1: no terminal, or not
+ * ours to open. */
+static int terminal = -1;
+
 /* One byte, or -1: the end, or Ctrl-C. Waits in steps, so that the flag is seen wherever the signal struck. */
 static int read_byte(int fd) {
+    if (terminal >= 0) fd = terminal;
     struct pollfd wait = {.fd = fd, .events = POLLIN};
     unsigned char byte;
     for (;;) {
@@ -19,7 +26,7 @@ static int read_byte(int fd) {
         int ready = poll(&wait, 1, 100);
         if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
         ssize_t got = read(fd, &byte, 1);
-        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         return got == 1 ? byte : -1;
     }
 }
@@ -48,6 +55,8 @@ void line_open(void) {
     if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1) { /* libedit writes by the locale */
         if (!setlocale(LC_CTYPE, "C.UTF-8")) setlocale(LC_CTYPE, "UTF-8");
     }
+    const char *name = isatty(STDIN_FILENO) ? ttyname(STDIN_FILENO) : NULL;
+    if (name) terminal = open(name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     rl_catch_signals = 0; /* the program has a handler of its own */
     rl_getc_function = read_character;
 }

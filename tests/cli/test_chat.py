@@ -160,7 +160,17 @@ def test_ctrl_c_stops_the_answer_only(chat, tmp_path):
     assert t.end() == 0
 
 
-@pytest.mark.skipif("asan" in BIN.name, reason="seen mute once there, after two keys before the first token; not yet explained")
+def test_ctrl_c_behind_typed_keys_is_seen(chat):
+    """The terminal throws away what was typed before Ctrl-C, perhaps just when the program is about to read it."""
+    t = chat()
+    for _ in range(400):
+        os.write(t.fd, b"abc")
+        os.write(t.fd, b"\x03")
+        t.wait("leaves)", 10)
+    t.type("/exit")
+    assert t.end("/exit\n") == 0
+
+
 def test_ctrl_c_at_any_moment_keeps_the_program(chat):
     """Between the line and its answer, in a write, at the prompt: wherever it strikes, the next line is read and answered."""
     for i in range(40):
