@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 /* The terminal, opened once more so that reading it never waits (a mode of standard input itself would be the shell's, too): Ctrl-C throws
- * away what was typed, also after poll has said that there is something, and a read that waits then goes on waiting. -1: no terminal, or not
- * ours to open. */
+ * away what was typed, also after poll has said that there is something, and a read that waits then goes on waiting. -1: no terminal, or
+ * not ours to open. */
 static int terminal = -1;
 
 /* One byte, or -1: the end, or Ctrl-C. Waits in steps, so that the flag is seen wherever the signal struck. */
