@@ -5,7 +5,7 @@
 
 Every request carries a secret word. The scripted engine answers with the word that it finds in its own prompt; the real one must give the very answer that it gave to the same
 prompt alone, before. Six times all clients pause, and the process must have the descriptors and threads of the beginning; its memory (RssAnon) must not grow from the second pause, a third of the
-way, to the last, but by blocks of the pool that are used for the first time (the pool is planned at the start; /metrics tells how many blocks of it were ever in use). The log must have one line for each request. Standard output gets one JSON object with the figures; the exit code is 0 only if all of this held.
+way, to the last, but by pages of what the engine mapped at its start that are used for the first time: its pool and workspace are planned, and the system gives them memory page by page. The log must have one line for each request. Standard output gets one JSON object with the figures; the exit code is 0 only if all of this held.
 """
 import argparse
 import asyncio
@@ -99,7 +99,7 @@ class Load:
         self.cases = [Case(self.rng, self.scripted) for _ in range(48)]
         self.secrets = {case.secret for case in self.cases}
         self.counts = {"answers": 0, "streams": 0, "busy": 0, "aborted": 0, "refused": 0, "nonsense": 0, "looked": 0, "answered_late": 0}
-        self.gaps, self.faults, self.named, self.running, self.n = [], [], set(), 0, 0
+        self.gaps, self.faults, self.named, self.running, self.n, self.engine = [], [], set(), 0, 0, None
         self.go = asyncio.Event()
         self.now = {}  # what each client's task is at
 
@@ -235,6 +235,25 @@ class Load:
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
         return {"anon": int(status["RssAnon"].split()[0]) << 10, "threads": int(status["Threads"]), "descriptors": len(os.listdir(proc / "fd"))}
 
+    def mappings(self):
+        """{begin: [end, bytes of memory it has got]} of all that is mapped but files, the heap and stacks."""
+        found, current = {}, None
+        for line in pathlib.Path(f"/proc/{self.server.pid}/smaps").read_text().splitlines():
+            words = line.split()
+            if "-" in words[0] and not words[0].endswith(":"):
+                begin, end = (int(n, 16) for n in words[0].split("-"))
+                current = found[begin] = [end, 0] if len(words) == 5 else None
+            elif words[0] == "Anonymous:" and current:
+                current[1] = int(words[1]) << 10
+        return {begin: m for begin, m in found.items() if m}
+
+    def planned(self):
+        """Of that, what lies where large mappings were at the first call: the engine's."""
+        now = self.mappings()
+        if self.engine is None:
+            self.engine = [(begin, end) for begin, (end, _) in now.items() if end - begin >= 1 << 20]
+        return sum(has for begin, (end, has) in now.items() if any(begin < e and b < end for b, e in self.engine))
+
     async def pause(self, first):
         """All clients at rest and all connections closed; what the process holds then."""
         self.go.clear()
@@ -244,13 +263,9 @@ class Load:
                 raise Fault(f"{self.running} requests never ended")
             await asyncio.sleep(0.05)
         await asyncio.sleep(3)  # the server gives back what its heaps hold free when it has rested for a second
-        k = Connection(self.port)
-        m = read(await self.look(k, "/metrics"))
-        k.close()
-        pool = int(value(m, "calla_cache_blocks_touched") * value(m, "calla_cache_block_bytes"))
         while True:
             await asyncio.sleep(0.2)
-            now = {**self.seen(), "pool": pool}
+            now = {**self.seen(), "planned": self.planned()}
             if not first or (now["threads"] <= first["threads"] and now["descriptors"] <= first["descriptors"]):
                 return now
             if time.monotonic() > end:
@@ -282,9 +297,9 @@ class Load:
             raise Fault("something still runs: " + " ".join(line for line in text.splitlines() if line.startswith(("calla_engine", "calla_http_requests_running"))))
         # two per cent; of a process of a few megabytes, or in a run of seconds, the fragments of its threads' heaps alone are more
         warm, last = rests[PAUSES // 3 - 1], rests[-1]
-        room = warm["anon"] // 50 + last["pool"] - warm["pool"]
+        room = warm["anon"] // 50 + last["planned"] - warm["planned"]
         if not self.o.no_memory and last["anon"] > warm["anon"] + (room if self.o.seconds >= 300 else max(room, 4 << 20)):
-            raise Fault(f"memory grew: {[(r['anon'], r['pool']) for r in rests]}")
+            raise Fault(f"memory grew: {[(r['anon'], r['planned']) for r in rests]}")
         return first, rests
 
     def check_log(self):
@@ -318,7 +333,7 @@ def main():
             load.check_log()
             gaps = sorted(load.gaps) or [0]
             print(json.dumps({"program": o.program, "seconds": o.seconds, "clients": o.clients, "requests": load.n, **load.counts, "largest_gap_s": round(gaps[-1], 3),
-                              "gap_p99_s": round(gaps[int(len(gaps) * 0.99)], 3), "rss_anon": [r["anon"] for r in rests], "pool": [r["pool"] for r in rests], "threads": first["threads"], "descriptors": first["descriptors"],
+                              "gap_p99_s": round(gaps[int(len(gaps) * 0.99)], 3), "rss_anon": [r["anon"] for r in rests], "planned": [r["planned"] for r in rests], "threads": first["threads"], "descriptors": first["descriptors"],
                               "faults": len(load.faults)}))
             code = 1 if load.faults or not load.counts["answers"] or not load.counts["streams"] else 0
         except (Fault, subprocess.TimeoutExpired) as e:
