@@ -1,11 +1,10 @@
 /* emulated_model.h - a model over the Metal host and its stand-in, and that nothing was reported when it is closed. */
 #ifndef EMULATED_MODEL_H
 #define EMULATED_MODEL_H
+#include "mini_answers.h"
 #include "standin.h"
 #include "stored_answers.h"
 #include <stdio.h>
-
-#define MINI CALLA_SOURCE_DIR "/models/mini"
 
 static inline struct model *emulated_open(const char *dir, enum be_compute compute, bool deterministic, int max_seq, int max_sequences) {
     struct model *m = NULL;

@@ -24,7 +24,12 @@ struct thread {
 };
 struct lanes {
     uint32_t active[2];
-    char values[2][EMU_LANES][16];
+    char values[2][EMU_LANES][EMU_MEET];
+    bool known[2];
+    union {
+        char value[16];
+        float product[EMU_LANES][2];
+    } result[2]; /* where known */
 };
 struct binding {
     void *data;
@@ -70,7 +75,8 @@ const char *emu_report(void) { return report; }
 size_t emu_threadgroup_bytes(void) { return memory_threadgroup; }
 uint64_t emu_bytes_read(void) { return memory_read; }
 uint64_t emu_bytes_written(void) { return memory_written; }
-const struct emu_thread *emu_self(void) { return &running->self; }
+const struct emu_thread *emu_current;
+const struct emu_thread *emu_self(void) { return emu_current; }
 
 static void leave(void) {
     struct thread *t = running;
@@ -123,6 +129,47 @@ void emu_take(uint32_t lane, void *value, size_t bytes) {
     memcpy(value, l->values[running->phase][lane], bytes);
 }
 
+int emu_known(void *value, size_t bytes) {
+    const struct lanes *l = &simdgroups[running->self.simd];
+    if (l->known[running->phase]) memcpy(value, l->result[running->phase].value, bytes);
+    return l->known[running->phase];
+}
+void emu_tell(const void *value, size_t bytes) {
+    struct lanes *l = &simdgroups[running->self.simd];
+    memcpy(l->result[running->phase].value, value, bytes);
+    l->known[running->phase] = true;
+}
+
+/* c += a b, each element's terms one after another. */
+#if defined(__x86_64__) && defined(__linux__)
+__attribute__((target_clones("fma", "default")))
+#endif
+static void
+multiply(float a[8][8], float b[8][8], float c[8][8]) {
+    for (int i = 0; i < 8; i++)
+        for (int k = 0; k < 8; k++)
+            for (int j = 0; j < 8; j++) c[i][j] = __builtin_fmaf(a[i][k], b[k][j], c[i][j]);
+}
+
+void emu_product(float sum[2]) {
+    const int phase = running->phase;
+    struct lanes *l = &simdgroups[running->self.simd];
+    if (!l->known[phase]) {
+        float m[3][8][8];
+        for (uint32_t lane = 0; lane < EMU_LANES; lane++) {
+            float v[6];
+            emu_take(lane, v, sizeof v);
+            for (int k = 0; k < 6; k++) m[k / 2][(lane / 4 & 4) + lane / 2 % 4][(lane / 4 & 2) * 2 + lane % 2 * 2 + (uint32_t)k % 2] = v[k];
+        }
+        multiply(m[0], m[1], m[2]);
+        for (uint32_t lane = 0; lane < EMU_LANES; lane++)
+            memcpy(l->result[phase].product[lane], &m[2][(lane / 4 & 4) + lane / 2 % 4][(lane / 4 & 2) * 2 + lane % 2 * 2],
+                   2 * sizeof(float));
+        l->known[phase] = true;
+    }
+    memcpy(sum, l->result[phase].product[running->self.lane], 2 * sizeof(float));
+}
+
 static void entry(void) {
     kernel->call();
     running->state = ENDED;
@@ -143,7 +190,7 @@ static void arrange(uint32_t *list, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) list[i] = order == EMU_REVERSED ? n - 1 - i : i;
     if (order != EMU_SHUFFLED) return;
     for (uint32_t i = n; i > 1; i--) {
-        uint32_t j = (uint32_t)(next_random() % i), keep = list[i - 1];
+        uint32_t j = (uint32_t)((next_random() >> 32) * i >> 32), keep = list[i - 1];
         list[i - 1] = list[j];
         list[j] = keep;
     }
@@ -151,6 +198,7 @@ static void arrange(uint32_t *list, uint32_t n) {
 
 static void run(struct thread *t) {
     running = t;
+    emu_current = &t->self;
     emu_now.index = t->self.index;
     emu_now.stack = stacks + (size_t)t->self.index * STACK;
     emu_now.stack_end = emu_now.stack + STACK;
@@ -176,6 +224,7 @@ static bool release_simdgroup(int simd) {
     if (first->operation == BARRIER)
         for (int space = 0; space < 2; space++) emu_now.simd_epoch[space][simd] += first->flags >> space & 1;
     simdgroups[simd].active[first->phase] = active;
+    simdgroups[simd].known[first->phase] = false;
     for (int i = begin; i < end; i++)
         if (threads[i].state == AT_SIMD) threads[i].state = READY;
     return true;
@@ -235,7 +284,8 @@ static void prepare_group(const uint32_t *group, const uint32_t *groups, uint32_
                                       .simds = (size + EMU_LANES - 1) / EMU_LANES};
         memcpy(t->self.group, group, sizeof t->self.group);
         memcpy(t->self.groups, groups, sizeof t->self.groups);
-        fibre_make(&t->fibre, stacks + (size_t)i * STACK, STACK, entry);
+        /* stacks that began at one distance would share the few same lines of the processor's caches */
+        fibre_make(&t->fibre, stacks + (size_t)i * STACK, STACK - i % 64 * 320, entry);
     }
     run_group();
 }
@@ -298,7 +348,7 @@ enum emu_fault emu_dispatch(const char *name, uint32_t x, uint32_t y, uint32_t z
     else bind_all();
     if (!fault) run_groups((uint32_t[]){x, y, z}, size);
     memory_new_group(); /* counts the last group's memory */
-    for (int i = 0; i < EMU_BUFFERS && !fault && on_touched; i++)
+    for (int i = 0; i < EMU_BUFFERS && !fault && on_touched && MEMORY_CHECKED; i++)
         if (bindings[i].bound && bindings[i].place) on_touched(touched_ctx, i, memory_touched(i, 0), memory_touched(i, 1));
     for (int i = 0; i < EMU_BUFFERS; i++) memory_finish(i, bindings[i].data);
     memset(bindings, 0, sizeof bindings);

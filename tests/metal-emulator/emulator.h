@@ -4,6 +4,8 @@
  * puts before every load and store arrive here. So each access is checked: within a buffer the kernel was given (each has 4 GiB of address
  * space to itself, so a stray index cannot land in another one), aligned, not a write to const memory, not a read of what nobody has
  * written, and not in conflict with another thread's access that no barrier orders. One OS thread only.
+ *
+ * With EMU_UNCHECKED, for emulator and shaders, nobody looks at accesses: for numbers alone, many times as fast.
  */
 #ifndef EMU_EMULATOR_H
 #define EMU_EMULATOR_H
@@ -80,15 +82,23 @@ struct emu_thread {
     uint32_t index, lane, simd, simds; /* in the threadgroup, in the simdgroup, simdgroup in the group, simdgroups of a group */
 };
 const struct emu_thread *emu_self(void);
+extern const struct emu_thread *emu_current; /* the same, where nobody looks at loads */
 void *emu_buffer(int index);
 /* The threadgroup array declared at `key` of the kernel: the same memory for every thread of the group. */
 void *emu_threadgroup_array(int key, size_t bytes);
 /* flags: 1 device memory, 2 threadgroup memory. */
 EMU_CONVERGENT void emu_threadgroup_barrier(int flags);
 EMU_CONVERGENT void emu_simdgroup_barrier(int flags);
-/* Meet the other lanes: every lane gives a value of at most 16 bytes; the mask of those that came. Afterwards emu_take reads lanes'. */
+/* Meet the other lanes: every lane gives a value of at most EMU_MEET bytes; the mask of those that came. Afterwards emu_take reads lanes'.
+ */
+enum { EMU_MEET = 24 };
 EMU_CONVERGENT uint32_t emu_meet(int operation, const void *value, size_t bytes);
 void emu_take(uint32_t lane, void *value, size_t bytes);
+/* What all lanes that met get: the first to ask computes it and says so, the others are given it (1). At most 16 bytes. */
+int emu_known(void *value, size_t bytes);
+void emu_tell(const void *value, size_t bytes);
+/* After lanes met with {a, a, b, b, c, c} of 8x8 matrices as include/metal_simdgroup_matrix lays them out: a lane's two of a b + c. */
+void emu_product(float sum[2]);
 enum emu_atomic { EMU_LOAD, EMU_STORE, EMU_EXCHANGE, EMU_ADD, EMU_SUB, EMU_MIN, EMU_MAX, EMU_AND, EMU_OR, EMU_XOR };
 uint32_t emu_atomic(enum emu_atomic operation, void *at, uint32_t value, int is_signed);
 

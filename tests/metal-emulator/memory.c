@@ -56,11 +56,11 @@ int memory_bind(int index, const void *data, size_t bytes, bool writable, bool d
     *m = (struct memory){.at = reserved + PART * (size_t)index + PART / 2, .bytes = bytes, .writable = writable};
     if (bytes && mprotect(m->at, bytes, PROT_READ | PROT_WRITE)) return -1;
     if (bytes) memcpy(m->at, data, bytes);
-    if (writable || !defined) {
+    if (!defined && bytes) memset(m->at, POISON, bytes);
+    if (MEMORY_CHECKED && (writable || !defined)) {
         m->records = calloc(bytes ? bytes : 1, sizeof *m->records);
         if (!m->records) return -1;
         for (size_t i = 0; !defined && i < bytes; i++) m->records[i].undefined = true;
-        if (!defined) memset(m->at, POISON, bytes);
     }
     return 0;
 }
@@ -69,6 +69,7 @@ int memory_bind_place(int index, void *data, size_t bytes, bool writable) {
     struct memory *m = &buffers[index];
     *m = (struct memory){.at = data, .bytes = bytes, .writable = writable, .place = true};
     places++;
+    if (!MEMORY_CHECKED) return 0;
     for (int k = 0; k < 2; k++) m->touched[k] = calloc(bytes / 128 + 1, sizeof(uint32_t));
     if (writable) m->records = calloc(bytes ? bytes : 1, sizeof *m->records);
     return m->touched[0] && m->touched[1] && (m->records || !writable) ? 0 : -1;
@@ -99,7 +100,7 @@ void memory_new_group(void) {
     for (int i = 0; i < array_count; i++) total += arrays[i].bytes;
     if (total > memory_threadgroup) memory_threadgroup = total;
     memset(arena, POISON, arena_used);
-    memset(arena_records, 0, arena_used * sizeof *arena_records);
+    if (MEMORY_CHECKED) memset(arena_records, 0, arena_used * sizeof *arena_records);
     array_count = 0;
     arena_used = 0;
 }
@@ -120,7 +121,7 @@ void *emu_threadgroup_array(int key, size_t bytes) {
     arrays[array_count++].bytes = bytes;
     arena_used = (start + bytes + GAP + 63) / 64 * 64;
     memset(arena + start - GAP, POISON, arena_used - start + GAP);
-    for (size_t i = start; i < start + bytes; i++) arena_records[i].undefined = true;
+    for (size_t i = start; i < start + bytes && MEMORY_CHECKED; i++) arena_records[i].undefined = true;
     return arena + start;
 }
 

@@ -13,6 +13,13 @@
 #define MAP_ANONYMOUS MAP_ANON
 #endif
 
+/* EMU_UNCHECKED: shaders compiled without the calls before loads and stores, so that nobody looks at them; no records are kept. */
+#ifdef EMU_UNCHECKED
+enum { MEMORY_CHECKED = 0 };
+#else
+enum { MEMORY_CHECKED = 1 };
+#endif
+
 /* Whose access it is: the running thread and how many barriers it has passed. Space 0 is device memory, 1 threadgroup memory. */
 struct emu_now {
     bool running;               /* inside a kernel; otherwise accesses are the test's own and pass */

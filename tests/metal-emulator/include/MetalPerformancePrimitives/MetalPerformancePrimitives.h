@@ -9,6 +9,14 @@
 
 extern "C" void emu_fail(enum emu_fault fault, const char *format, ...);
 
+#ifdef EMU_UNCHECKED
+#define EMU_LAYOUT emu_tensor_layout
+#define EMU_SELF   emu_current
+#else
+#define EMU_LAYOUT emu_tensor_layout_now()
+#define EMU_SELF   emu_self()
+#endif
+
 namespace mpp {
 namespace tensor_ops {
 constexpr int dynamic_extent = -1;
@@ -31,12 +39,12 @@ template <typename T, int M, int N, int Threads> struct emu_cooperative {
         for (int i = 0; i <= each; i++) value[i] = T(__builtin_nanf(""));
     }
     static constexpr ushort get_capacity() { return each + 1; }
-    bool is_valid_element(int i) const { return emu_tensor_layout_now() ? i > 0 && i <= each : i >= 0 && i < each; }
+    bool is_valid_element(int i) const { return EMU_LAYOUT ? i > 0 && i <= each : i >= 0 && i < each; }
     thread T &operator[](int i) { return value[i]; }
     // [0] the column, [1] the row
     metal::array<int, 2> get_multidimensional_index(int i) const {
-        const int me = (int)(emu_self()->index % Threads);
-        if (!emu_tensor_layout_now()) return {(i * Threads + me) % N, (i * Threads + me) / N};
+        const int me = (int)(EMU_SELF->index % Threads);
+        if (!EMU_LAYOUT) return {(i * Threads + me) % N, (i * Threads + me) / N};
         const int at = (Threads - 1 - me) * each + i - 1;
         return {at / M, at % M};
     }
@@ -75,6 +83,30 @@ template <matmul2d_descriptor D, typename Scope> struct matmul2d {
         const int rows = left.extent(!D.transpose_left), columns = right.extent(D.transpose_right);
         const long l = left.stride[!D.transpose_left], lk = left.stride[D.transpose_left], r = right.stride[D.transpose_right],
                    rk = right.stride[!D.transpose_right];
+#ifdef EMU_UNCHECKED
+        // the same sums, several at a time
+        enum { TOGETHER = 8 };
+        for (int i = sum.is_valid_element(0) ? 0 : 1, n; i < sum.get_capacity() && sum.is_valid_element(i); i += n) {
+            decltype(left.at) x[TOGETHER];
+            decltype(right.at) y[TOGETHER];
+            float total[TOGETHER];
+            bool there[TOGETHER];
+            for (n = 0; n < TOGETHER && i + n < sum.get_capacity() && sum.is_valid_element(i + n); n++) {
+                const metal::array<int, 2> index = sum.get_multidimensional_index(i + n);
+                there[n] = index[1] < rows && index[0] < columns;
+                x[n] = left.at + (there[n] ? index[1] * l : 0);
+                y[n] = right.at + (there[n] ? index[0] * r : 0);
+                total[n] = D.matmul_mode == matmul2d_descriptor::mode::multiply ? 0.0f : (float)sum[i + n];
+            }
+            for (int e = n; e < TOGETHER; e++) x[e] = x[0], y[e] = y[0], total[e] = 0.0f, there[e] = false;
+            float before[TOGETHER];
+            for (int e = 0; e < TOGETHER; e++) before[e] = total[e];
+            for (int k = 0; k < inner && rows > 0 && columns > 0; k++)
+                for (int e = 0; e < TOGETHER; e++) total[e] = metal::fma((float)x[e][k * lk], (float)y[e][k * rk], total[e]);
+            for (int e = 0; e < n; e++) sum[i + e] = T(there[e] ? total[e] : before[e]);
+        }
+        return;
+#endif
         for (int i = 0; i < sum.get_capacity(); i++) {
             if (!sum.is_valid_element(i)) continue;
             const metal::array<int, 2> index = sum.get_multidimensional_index(i);
