@@ -1,5 +1,5 @@
 # cmake -D SHADERS=a.metal,b.metal -D INCLUDE=src -D OUT=file.c -D FLAT=dir -P flatten.cmake: each shader with its #include "..." lines
-# replaced by the files they name, as DIR/name.metal and as text in OUT's table metal_sources.
+# replaced by the files they name, as DIR/name.metal and as text in OUT's table metal_sources. Those named *_tensor_* are of language version 4.
 string(REPLACE "," ";" shaders "${SHADERS}")
 file(WRITE "${OUT}" "#include \"backend/metal/host.h\"\n#include <stddef.h>\n")
 set(table "")
@@ -18,6 +18,10 @@ foreach(shader ${shaders})
   string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
   string(REGEX REPLACE "((0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],))" "\\1\n" bytes "${bytes}")
   file(APPEND "${OUT}" "static const char text_${name}[] = {\n${bytes}0};\n")
-  string(APPEND table "    {\"${name}.metal\", text_${name}},\n")
+  set(language 3)
+  if(name MATCHES "_tensor_")
+    set(language 4)
+  endif()
+  string(APPEND table "    {\"${name}.metal\", text_${name}, ${language}},\n")
 endforeach()
-file(APPEND "${OUT}" "const struct metal_source metal_sources[] = {\n${table}    {NULL, NULL},\n};\n")
+file(APPEND "${OUT}" "const struct metal_source metal_sources[] = {\n${table}    {NULL, NULL, 0},\n};\n")

@@ -3,7 +3,6 @@
 file(GLOB metal_host CONFIGURE_DEPENDS src/backend/metal/*.c)
 file(GLOB metal_device CONFIGURE_DEPENDS src/backend/metal/*.m)
 file(GLOB metal_shaders CONFIGURE_DEPENDS src/backend/metal/*.metal)
-list(FILTER metal_shaders EXCLUDE REGEX "_tensor_") # another language version; the host has no route to them yet
 file(GLOB metal_headers CONFIGURE_DEPENDS src/backend/metal/*.h)
 target_sources(room_backend PRIVATE ${metal_host})
 

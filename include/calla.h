@@ -40,7 +40,7 @@ enum calla_off {
 struct calla_options {
     const char *model;   /* checkpoint folder; required */
     const char *backend; /* NULL or "auto", "cpu", "cuda", "metal" */
-    const char *isa;     /* NULL: the best this processor has; "portable", "avx2", "avx512", "neon" */
+    const char *isa; /* NULL: the best this processor has; "portable", "avx2", "avx512", "neon"; on Metal "plain", "simdgroup", "tensor" */
     enum calla_compute compute;
     int threads;           /* 0: one per physical core this process may use */
     int max_seq;           /* tokens of context per sequence; 0: 32768 or the model's own limit, whichever is less */
@@ -98,7 +98,7 @@ struct calla_plan {
 struct calla_model_info {
     char name[128]; /* last part of the folder's name */
     char backend[32], isa[32];
-    char cores[128]; /* the processors by which threads are chosen, in words; "" where nothing is known */
+    char cores[128]; /* what it runs on, in words: the processors by which threads are chosen, or the device; "" where nothing is known */
     enum calla_compute compute;
     int threads, max_seq, parallel;
     int kv;           /* bits of an element of the KV cache: 8, 16 or 32 */

@@ -45,7 +45,7 @@ enum be_off {
 struct be_options {
     enum be_compute compute;
     int threads;     /* 0: those that suit this process's processors */
-    const char *isa; /* NULL: best */
+    const char *isa; /* an instruction set, on Metal a route of matrix products; NULL: best */
     int kv;          /* bits of an element of the KV cache: 8, 16 or 32; 0: the mode's own, 16 or in BE_FLOAT32 32 */
     unsigned off;    /* bits of be_off */
     /* A row's bits must not depend on its company even where that costs speed; without it be_info.deterministic says whether they do. */
@@ -53,14 +53,14 @@ struct be_options {
 };
 struct be_info {
     const char *name; /* "cpu" */
-    const char *isa;  /* "avx2" */
+    const char *isa;  /* "avx2"; metal: "plain", "simdgroup", "tensor" */
     int threads;
     int activation_bytes; /* of one element of an activation buffer */
     int kv_bytes;         /* of one element of the KV cache: 1 (int8, with scales), 2 (bf16) or 4 (float32) */
     int chunk;            /* prompt rows that suit one pass, a multiple of BE_PAGE */
     bool deterministic;
     uint64_t copied; /* weight bytes copied so far (misaligned or repacked) */
-    char cores[128]; /* the processors by which threads are chosen, in words; "" where threads are none of this back end's */
+    char cores[128]; /* what it runs on, in words: the processors by which threads are chosen, or the device and why it has its isa */
 };
 
 /* Sizes that gdn and attn need; the same for all layers of a model. */

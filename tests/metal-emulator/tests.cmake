@@ -127,7 +127,7 @@ if(NOT CALLA_SANITIZE AND CALLA_CLANGXX AND Python3_FOUND AND NOT APPLE)
       metal_host_program(metal_${stem} ${test} objects metal_emulator)
       metal_host_test(${stem} metal_${stem} 1800)
     endforeach()
-    foreach(stem host_golden host_faults) # every prompt, every barrier
+    foreach(stem host_golden host_faults host_routes) # every prompt, every barrier
       metal_host_test(${stem}_whole metal_${stem} 7200 whole)
     endforeach()
   endif()

@@ -61,8 +61,12 @@ static void add_single(struct metal_rows *r, int row, int position) {
     if (segments > last->segments) last->segments = segments;
 }
 
-/* A row alone in its piece of the grid is what a decode step is, and gets the same bits. */
-static void cut_rows(struct metal_rows *r, const struct be_span *s) {
+/* A row alone in its piece of the grid is what a decode step is, and gets the same bits; on the plain route every row is. */
+static void cut_rows(const struct metal *m, struct metal_rows *r, const struct be_span *s) {
+    if (m->route == ROUTE_PLAIN) {
+        for (int k = 0; k < s->rows; k++) add_single(r, s->first + k, s->position + k);
+        return;
+    }
     const bool head = s->rows == 1 || s->position % BE_PAGE == BE_PAGE - 1;
     const bool tail = s->rows > 1 && (s->position + s->rows) % BE_PAGE == 1;
     if (head) add_single(r, s->first, s->position);
@@ -86,7 +90,7 @@ static bool put_rows(struct metal *m, const struct be_span *spans, int n) {
         for (int k = 0; k < s->rows; k++) r->row[s->first + k] = (struct metal_row){s->position + k, pages};
         if (s->first + s->rows > r->n_rows) r->n_rows = s->first + s->rows;
         pages += count;
-        cut_rows(r, s);
+        cut_rows(m, r, s);
     }
     int32_t *table = metal_room(m, FAMILY_ATTN, (size_t)pages * sizeof *table, &r->pages);
     r->pages_bytes = (size_t)pages * sizeof *table;

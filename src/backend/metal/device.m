@@ -1,11 +1,12 @@
 /* backend/metal/device.m - opening a Metal device: what it must be able to do, libraries from the embedded text, a pipeline for every kernel.
  *
- * Everything that can fail on a strange device fails here, by the kernel's name, before a model is loaded.
+ * Everything that can fail on a strange device fails here, by the kernel's name, before a model is loaded. The libraries by tensor operations
+ * come last and apart, so that a device may refuse them and keep the others.
  */
 #include "backend/metal/device.h"
 #include "backend/metal/metal.h"
 
-enum { NEWEST_FAMILY = 12, OLDEST_FAMILY = 7, LIBRARIES = 16 };
+enum { NEWEST_FAMILY = 12, OLDEST_FAMILY = 7, LIBRARIES = 16, METAL4_FAMILY = 5002 };
 
 static void device_close(struct metal_gpu *gpu) {
     struct device *v = (struct device *)gpu;
@@ -44,7 +45,8 @@ static int probe(struct device *v, struct calla_error *err) {
     const int family = family_of(v->device);
     if (!family || ![v->device hasUnifiedMemory])
         return err_set(err, CALLA_E_UNSUPPORTED, "metal: %s is no Apple silicon (M1 or later is needed); use --backend cpu", name);
-    snprintf(v->base.name, sizeof v->base.name, "%s, family %d", name, family);
+    snprintf(v->base.name, sizeof v->base.name, "%.48s, family %d", name, family);
+    v->base.family = family;
     v->base.working_set = [v->device recommendedMaxWorkingSetSize];
     v->base.longest = [v->device maxBufferLength];
     v->base.threadgroup_bytes = (int)[v->device maxThreadgroupMemoryLength];
@@ -60,8 +62,9 @@ static int compile(struct device *v, const struct metal_source *source, id<MTLLi
     MTLCompileOptions *options = [[MTLCompileOptions alloc] init];
     NSString *text = [[NSString alloc] initWithUTF8String:source->text];
     NSError *error = nil;
-    /* set, for its default follows the system's age; safe maths, for infinities mark what is masked */
-    [options setLanguageVersion:MTLLanguageVersion3_0];
+    /* set, for its default follows the system's age (4.0 as a number, for older headers do not name it); safe maths, for infinities mark
+     * what is masked */
+    [options setLanguageVersion:(MTLLanguageVersion)((NSUInteger)source->language << 16)];
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wdeprecated-declarations" /* its successor needs macOS 15 */
     [options setFastMathEnabled:NO];
@@ -98,9 +101,29 @@ static int pipeline(struct device *v, int kernel, id<MTLLibrary> const *librarie
 static int pipelines(struct device *v, struct calla_error *err) {
     id<MTLLibrary> libraries[LIBRARIES] = {nil};
     int rc = 0, n = 0;
-    for (; metal_sources[n].name && n < LIBRARIES && !rc; n++) rc = compile(v, &metal_sources[n], &libraries[n], err);
-    for (int k = 0; k < KERNELS && !rc; k++) rc = pipeline(v, k, libraries, n, err);
+    for (const struct metal_source *s = metal_sources; s->name && n < LIBRARIES && !rc; s++)
+        if (s->language == 3) rc = compile(v, s, &libraries[n++], err);
+    for (int k = 0; k < PLAIN_KERNELS && !rc; k++) rc = pipeline(v, k, libraries, n, err);
     for (int i = 0; i < n; i++) [libraries[i] release];
+    return rc;
+}
+
+static int device_tensors(struct metal_gpu *gpu, enum be_compute compute, struct calla_error *err) {
+    struct device *v = (struct device *)gpu;
+    const char *name = compute == BE_FLOAT32 ? "linear_tensor_f32.metal" : "linear_tensor_bf16.metal";
+    const struct metal_source *source = metal_sources;
+    const int first = metal_tensor_kernel(compute, KERNEL_gemm4_tensor_f32);
+    id<MTLLibrary> library = nil;
+    if (![v->device supportsFamily:(MTLGPUFamily)METAL4_FAMILY])
+        return err_set(err, CALLA_E_UNSUPPORTED, "metal: no tensor operations: this system has no Metal 4 (macOS 26 or later)");
+    while (source->name && strcmp(source->name, name)) source++;
+    if (!source->name) return err_set(err, CALLA_E_INTERNAL, "metal: this build has no %s", name);
+    int rc;
+    @autoreleasepool {
+        rc = compile(v, source, &library, err);
+        for (int k = first; k < first + TENSOR_KERNELS && !rc; k++) rc = pipeline(v, k, &library, 1, err);
+        [library release];
+    }
     return rc;
 }
 
@@ -109,6 +132,7 @@ int metal_open(struct backend **out, const struct be_options *options, struct ca
         .close = device_close,
         .wrap = device_wrap,
         .unwrap = device_unwrap,
+        .tensors = device_tensors,
         .encode = device_encode,
         .commit = device_commit,
         .wait = device_wait,

@@ -258,7 +258,7 @@ static void info(struct backend *be, struct be_info *out) {
     const struct metal *m = metal_of(be);
     *out = (struct be_info){
         .name = "metal",
-        .isa = m->gpu->name,
+        .isa = metal_routes[m->route],
         .threads = 1,
         .activation_bytes = 4,
         .kv_bytes = m->kv_bytes,
@@ -266,6 +266,7 @@ static void info(struct backend *be, struct be_info *out) {
         .deterministic = m->deterministic,
         .copied = m->copied,
     };
+    snprintf(out->cores, sizeof out->cores, "%s; %s", m->gpu->name, m->why);
 }
 
 int metal_open_on(struct metal_gpu *gpu, const struct be_options *options, struct backend **out, struct calla_error *err) {
@@ -312,7 +313,13 @@ int metal_open_on(struct metal_gpu *gpu, const struct be_options *options, struc
     m->compute = options->compute;
     m->kv_bytes = options->kv ? options->kv / 8 : options->compute == BE_FLOAT32 ? 4 : 2;
     m->deterministic = options->deterministic;
-    m->steps = options->off & BE_OFF_CHUNK;
+    rc = metal_choose_route(m, options->isa, err);
+    if (rc) {
+        metal_close((struct backend *)m);
+        return rc;
+    }
+    m->deterministic |= m->route == ROUTE_PLAIN;
+    m->steps = m->route == ROUTE_PLAIN || options->off & BE_OFF_CHUNK;
     *out = (struct backend *)m;
     return 0;
 }

@@ -51,13 +51,22 @@
     K(moe_down, 32 * METAL_GEMV_SIMDS, 0)                                                                                                  \
     K(moe_gemm4, 128, 17408)                                                                                                               \
     K(moe_swiglu, 256, 0)                                                                                                                  \
-    K(moe_combine, 64, 0)
+    K(moe_combine, 64, 0)                                                                                                                  \
+    METAL_TENSOR_KERNELS(K)
+/* Those of Metal 4, last: two of either type of operands, of which a device has at most one type's. */
+#define METAL_TENSOR_KERNELS(K)                                                                                                            \
+    K(gemm4_tensor_f32, 128, 24576)                                                                                                        \
+    K(moe_gemm4_tensor_f32, 128, 24576)                                                                                                    \
+    K(gemm4_tensor_bf16, 128, 16384)                                                                                                       \
+    K(moe_gemm4_tensor_bf16, 128, 12288)
 
 enum metal_kernel {
 #define METAL_ENUM(name, threads, bytes) KERNEL_##name,
     METAL_KERNELS(METAL_ENUM)
 #undef METAL_ENUM
-        KERNELS
+        KERNELS,
+    PLAIN_KERNELS = KERNEL_gemm4_tensor_f32, /* those before it need no tensors */
+    TENSOR_KERNELS = 2                       /* of one type of operands */
 };
 struct metal_kernel_info {
     const char *name;
@@ -70,6 +79,7 @@ extern const struct metal_kernel_info metal_kernels[KERNELS];
  * name is NULL. */
 struct metal_source {
     const char *name, *text;
+    int language; /* version of the Metal Shading Language: 3 or 4 */
 };
 extern const struct metal_source metal_sources[];
 
@@ -108,7 +118,8 @@ struct metal_dispatch {
 /* The device. One command buffer is open at a time; buffers run in the order of their commits. */
 struct metal_gpu {
     const struct metal_gpu_ops *ops;
-    char name[128];       /* of the device, for people */
+    char name[72];        /* of the device, for people */
+    int family;           /* Apple's: 7 is M1; 0: nothing runs */
     uint64_t working_set; /* bytes that the device recommends at most; 0: it does not say */
     size_t longest;       /* most bytes of one memory */
     bool records;         /* nothing runs: memory has no bytes, weights have no data */
@@ -119,6 +130,8 @@ struct metal_gpu_ops {
     /* Let kernels use host pages (m->host, m->bytes); fills m->handle. */
     int (*wrap)(struct metal_gpu *, struct metal_memory *m, struct calla_error *);
     void (*unwrap)(struct metal_gpu *, struct metal_memory *m);
+    /* Make the kernels by tensor operations, with the operands of this mode; a code and the reason where the device has none. */
+    int (*tensors)(struct metal_gpu *, enum be_compute, struct calla_error *);
     /* Add a dispatch to the open command buffer (opened by the first); 0 or a code. */
     int (*encode)(struct metal_gpu *, const struct metal_dispatch *, struct calla_error *);
     /* Close the open command buffer, if any, and start it; it belongs to `slot`. */
@@ -203,12 +216,19 @@ struct metal_workspace {
     struct metal_memory picked;                                   /* [rows][hidden] */
 };
 
+/* How products of many rows are made; be_options.isa forces one by its name (route.c). Plain: by dot products, and no matrix operation
+ * anywhere, in DeltaNet and attention neither. */
+enum metal_route { ROUTE_PLAIN, ROUTE_SIMDGROUP, ROUTE_TENSOR, ROUTES };
+extern const char *const metal_routes[ROUTES];
+
 struct metal {
     struct backend_base base;
     struct metal_gpu *gpu;
+    enum metal_route route;
+    char why[48]; /* this route, for people */
     enum be_compute compute;
     int kv_bytes;
-    bool deterministic;  /* one route for all row counts */
+    bool deterministic;  /* one way of adding for all row counts */
     struct be_dims dims; /* of prepare; all 0 before */
     struct metal_workspace ws;
     size_t segments_room;    /* of most and sums: row times head times segment */
@@ -232,6 +252,13 @@ static inline struct metal *metal_of(struct backend *be) { return (struct metal 
 
 /* A back end over a device, which it then owns; on failure the device is closed. */
 int metal_open_on(struct metal_gpu *gpu, const struct be_options *options, struct backend **out, struct calla_error *err);
+
+/* Choose the route: the one asked for (NULL: the best that works here), in m->route and m->why. */
+int metal_choose_route(struct metal *m, const char *asked, struct calla_error *err);
+/* The tensor kernel of this mode. */
+static inline enum metal_kernel metal_tensor_kernel(enum be_compute compute, enum metal_kernel f32) {
+    return (enum metal_kernel)((int)f32 + (compute == BE_FLOAT32 ? 0 : TENSOR_KERNELS));
+}
 
 /* ---- the pass (pass.c) ---- */
 void metal_fail(struct metal *m, enum metal_family family, int code, const char *what); /* keep the first error */

@@ -3,22 +3,30 @@
 
 enum { FEW = METAL_GEMV_BATCH }; /* rows that share one reading of the weights by dot products; untuned */
 
-/* The same sums for one row and for several; tiles add in another order. */
-static enum metal_kernel kernel_of(const struct metal *m, int bits, int rows) {
-    if (rows == 1) return bits == 8 ? KERNEL_gemv8 : KERNEL_gemv4;
-    if (m->deterministic || rows <= FEW) return bits == 8 ? KERNEL_gemv8_rows : KERNEL_gemv4_rows;
-    return bits == 8 ? KERNEL_gemm8 : KERNEL_gemm4;
+/* A kernel for many rows, and how many outputs and rows a group of it takes. */
+struct choice {
+    enum metal_kernel kernel;
+    int outs, rows;
+};
+
+/* Dot products are the same sums for one row and for several; tiles add in another order. */
+static struct choice choose(const struct metal *m, int bits, int rows) {
+    enum { OUTS = METAL_GEMV_ROWS * METAL_GEMV_SIMDS };
+    if (rows == 1) return (struct choice){bits == 8 ? KERNEL_gemv8 : KERNEL_gemv4, OUTS, 1};
+    if (m->deterministic || rows <= FEW) return (struct choice){bits == 8 ? KERNEL_gemv8_rows : KERNEL_gemv4_rows, OUTS, METAL_GEMV_BATCH};
+    if (m->route == ROUTE_TENSOR && bits == 4)
+        return (struct choice){metal_tensor_kernel(m->compute, KERNEL_gemm4_tensor_f32), METAL_TENSOR_OUT,
+                               m->compute == BE_FLOAT32 ? METAL_TILE : METAL_TENSOR_ROWS};
+    return (struct choice){bits == 8 ? KERNEL_gemm8 : KERNEL_gemm4, METAL_TILE, METAL_TILE};
 }
 
 void metal_product(struct metal *m, enum metal_family family, const struct be_weight *w, const struct metal_memory *x, int rows,
                    const struct metal_memory *y) {
     const struct metal_linear_args args = {w->a.in, w->a.out, rows};
-    const enum metal_kernel kernel = kernel_of(m, w->a.bits, rows);
-    const bool tiles = kernel == KERNEL_gemm4 || kernel == KERNEL_gemm8;
-    const int outs = tiles ? METAL_TILE : METAL_GEMV_ROWS * METAL_GEMV_SIMDS, together = tiles ? METAL_TILE : METAL_GEMV_BATCH;
-    struct metal_dispatch d = {.kernel = kernel,
+    const struct choice c = choose(m, w->a.bits, rows);
+    struct metal_dispatch d = {.kernel = c.kernel,
                                .family = family,
-                               .groups = {metal_groups(w->a.out, outs), metal_groups(rows, together), 1},
+                               .groups = {metal_groups(w->a.out, c.outs), metal_groups(rows, c.rows), 1},
                                .n = 5,
                                .args = &args,
                                .args_bytes = sizeof args,

@@ -4,6 +4,7 @@
 #include "backend/backend.h"
 
 /* CALLA_E_UNSUPPORTED: no device, or one without unified memory or older than Apple's family 7 (M1). CALLA_E_BACKEND: a kernel does not
- * compile there; the message names it. */
+ * compile there; the message names it. options->isa: NULL, or the matrix route plain, simdgroup or tensor; CALLA_E_UNSUPPORTED where the
+ * device has not that one. */
 int metal_open(struct backend **out, const struct be_options *options, struct calla_error *err);
 #endif

@@ -105,9 +105,10 @@ static void grouped(const struct moe *o, const struct be_weight *w, const struct
     struct metal *m = o->m;
     const int blocks = m->dims.experts + o->visits / METAL_TILE;
     const struct metal_grouped_args args = {w->a.in, w->a.out, by_slot ? 0 : m->dims.top_k};
-    struct metal_dispatch d = {.kernel = KERNEL_moe_gemm4,
+    const bool tensor = m->route == ROUTE_TENSOR;
+    struct metal_dispatch d = {.kernel = tensor ? metal_tensor_kernel(m->compute, KERNEL_moe_gemm4_tensor_f32) : KERNEL_moe_gemm4,
                                .family = FAMILY_MOE,
-                               .groups = {metal_groups(w->a.out, METAL_TILE), (uint32_t)blocks, 1},
+                               .groups = {metal_groups(w->a.out, tensor ? METAL_TENSOR_OUT : METAL_TILE), (uint32_t)blocks, 1},
                                .n = 7,
                                .args = &args,
                                .args_bytes = sizeof args,

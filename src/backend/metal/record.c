@@ -20,6 +20,11 @@ static int record_wrap(struct metal_gpu *gpu, struct metal_memory *m, struct cal
 }
 static void record_unwrap(struct metal_gpu *gpu, struct metal_memory *m) { (void)gpu, (void)m; }
 
+static int record_tensors(struct metal_gpu *gpu, enum be_compute compute, struct calla_error *err) {
+    (void)gpu, (void)compute, (void)err;
+    return 0;
+}
+
 static int record_encode(struct metal_gpu *gpu, const struct metal_dispatch *d, struct calla_error *err) {
     struct recorder *r = (struct recorder *)gpu;
     struct be_ledger_row *row = &r->rows[d->family];
@@ -49,7 +54,8 @@ static int record_wait(struct metal_gpu *gpu, int slot, struct calla_error *err)
 }
 
 int metal_record_open(struct backend **out, const struct be_options *options, struct calla_error *err) {
-    static const struct metal_gpu_ops ops = {record_close, record_wrap, record_unwrap, record_encode, record_commit, record_wait};
+    static const struct metal_gpu_ops ops = {record_close,  record_wrap,   record_unwrap, record_tensors,
+                                             record_encode, record_commit, record_wait};
     struct recorder *r = mem_calloc(1, sizeof *r);
     if (!r) return err_set(err, CALLA_E_MEMORY, "metal: no memory for the ledger");
     r->base = (struct metal_gpu){.ops = &ops, .name = "no device", .longest = SIZE_MAX / 2, .records = true};

@@ -17,6 +17,7 @@ struct standin_device {
     size_t longest;       /* buffer */
     int max_threads;      /* of a group, what pipelines say */
     int absent;           /* no device at all */
+    int metal4;           /* the system's Metal: language version 4.0 and tensor operations */
 };
 /* What is broken on purpose; -1: not. Counters begin with standin_reset. */
 struct standin_break {
@@ -26,12 +27,14 @@ struct standin_break {
     long command_buffer; /* this command buffer ends in an error, half done */
     const char *kernel;  /* NULL, or this kernel does not compile */
     int no_library;      /* a library does not compile */
+    const char *refused; /* NULL, or a library whose text has this does not compile */
+    const char *wrong;   /* NULL, or the first number that this kernel writes is wrong */
 };
 struct standin_counts {
     long dispatches, barriers, binds, command_buffers, deepest; /* deepest: most command buffers committed and not done */
     uint64_t read, written;                                     /* bytes that kernels touched */
 };
-/* A fresh, whole device (family 9, 32 GiB), nothing broken, no reports, no counts; live objects must be none. */
+/* A fresh, whole device (family 9, Metal 4, 32 GiB), nothing broken, no reports, no counts; live objects must be none. */
 void standin_reset(void);
 extern struct standin_device standin_device;
 extern struct standin_break standin_break;
@@ -39,6 +42,8 @@ extern struct standin_counts standin_counts;
 /* Reports so far; the first one's text. */
 int standin_reports(void);
 const char *standin_report(void);
+/* Dispatches since standin_reset of kernels whose names begin so. */
+long standin_dispatched(const char *prefix);
 /* Objects that have not been released. */
 long standin_live(void);
 

@@ -10,13 +10,33 @@ struct standin_device standin_device;
 struct standin_break standin_break;
 struct standin_counts standin_counts;
 
-enum { BUFFERS = 31, BYTES = 4096, DISPATCHES = 4096, QUEUE = 256 };
+enum { BUFFERS = 31, BYTES = 4096, DISPATCHES = 4096, QUEUE = 256, KERNELS = 128 };
+static struct {
+    char name[64];
+    long n;
+} kernels[KERNELS];
+static int n_kernels;
 
 void standin_reset(void) {
-    standin_device = (struct standin_device){9, 1, 32ull << 30, (size_t)16 << 30, 1024, 0};
-    standin_break = (struct standin_break){-1, -1, -1, -1, NULL, 0};
+    standin_device = (struct standin_device){9, 1, 32ull << 30, (size_t)16 << 30, 1024, 0, 1};
+    standin_break = (struct standin_break){-1, -1, -1, -1, NULL, 0, NULL, NULL};
     standin_counts = (struct standin_counts){0};
+    n_kernels = 0;
     standin_forget();
+}
+
+static void count_kernel(const char *name) {
+    int i = 0;
+    while (i < n_kernels && strcmp(kernels[i].name, name)) i++;
+    if (i == KERNELS) return;
+    if (i == n_kernels) snprintf(kernels[n_kernels++].name, sizeof kernels[i].name, "%s", name), kernels[i].n = 0;
+    kernels[i].n++;
+}
+long standin_dispatched(const char *prefix) {
+    long n = 0;
+    for (int i = 0; i < n_kernels; i++)
+        if (strncmp(kernels[i].name, prefix, strlen(prefix)) == 0) n += kernels[i].n;
+    return n;
 }
 
 @interface StandinError : NSError
@@ -80,18 +100,25 @@ void standin_reset(void) {
 @interface StandinLibrary : NSObject <MTLLibrary> {
 @public
     char *source;
+    MTLLanguageVersion version;
 }
 @end
 @implementation StandinLibrary
-/* The kernel is declared in this text: plainly, or by a macro that is given its name or pastes the end of it. */
+/* The kernel is declared in this text: plainly, or by a macro that is given its name or pastes the end of it. What stands behind a test of
+ * the language's version is there for that version only. */
 - (BOOL)declares:(const char *)name {
     char wanted[96];
+    if (strstr(source, "__METAL_VERSION__ >= 400") && version < MTLLanguageVersion4_0) return NO;
     snprintf(wanted, sizeof wanted, "kernel void %s(", name);
     if (strstr(source, wanted)) return YES;
     snprintf(wanted, sizeof wanted, "(%s, ", name);
     if (strstr(source, "kernel void name(") && strstr(source, wanted)) return YES;
     for (int n = (int)strlen(name); n > 2; n--) {
         snprintf(wanted, sizeof wanted, "kernel void %.*s##", n, name);
+        if (!strstr(source, wanted)) continue;
+        snprintf(wanted, sizeof wanted, "(%s, ", name + n);
+        if (strstr(source, wanted)) return YES;
+        snprintf(wanted, sizeof wanted, "(%s)", name + n);
         if (strstr(source, wanted)) return YES;
     }
     return NO;
@@ -136,9 +163,13 @@ void standin_reset(void) {
 - (BOOL)right {
     return version >= MTLLanguageVersion3_0 && !fast;
 }
+- (MTLLanguageVersion)version {
+    return version;
+}
 @end
 @interface MTLCompileOptions (Standin)
 - (BOOL)right;
+- (MTLLanguageVersion)version;
 @end
 
 /* ---- command buffers ---- */
@@ -246,6 +277,7 @@ struct recorded {
     commands->list[commands->n++] = r;
     memset(next.binding, 0, sizeof next.binding);
     standin_counts.dispatches++;
+    count_kernel(r->pipeline->name);
 }
 - (void)endEncoding {
     if (![self usable:"endEncoding"]) return;
@@ -319,6 +351,19 @@ static void keep(void *ctx, int index, const uint32_t *read, const uint32_t *wri
     kept[n_kept++].map[1] = memcpy(malloc(bytes), written, bytes);
 }
 
+/* What a device would do that multiplies wrongly: one more in the first number that the dispatch wrote. */
+static void falsify(const struct recorded *r) {
+    for (int i = n_kept - 1; i >= 0; i--) {
+        const struct binding *b = &r->binding[kept[i].index];
+        const NSUInteger words = (b->buffer->bytes - b->offset) / 4;
+        for (NSUInteger k = 0; k < words; k++)
+            if (kept[i].map[1][k / 32] >> k % 32 & 1) {
+                *(float *)(void *)(b->buffer->at + b->offset + 4 * k) += 1.0f;
+                return;
+            }
+    }
+}
+
 @implementation StandinCommands
 - (id<MTLComputeCommandEncoder>)computeCommandEncoderWithDispatchType:(MTLDispatchType)type {
     if (encoding || state != MTLCommandBufferStatusNotEnqueued) standin_note("an encoder beside another, or after commit");
@@ -366,6 +411,7 @@ static void keep(void *ctx, int index, const uint32_t *read, const uint32_t *wri
                      (uint32_t)r->threads.width))
         standin_note("%s", emu_report());
     emu_on_touched(NULL, NULL);
+    if (standin_break.wrong && strcmp(r->pipeline->name, standin_break.wrong) == 0) falsify(r);
     standin_counts.read += emu_bytes_read();
     standin_counts.written += emu_bytes_written();
     adding = 1;
@@ -430,7 +476,7 @@ static void keep(void *ctx, int index, const uint32_t *read, const uint32_t *wri
     return [NSString stringWithUTF8String:"emulated (no GPU)"];
 }
 - (BOOL)supportsFamily:(MTLGPUFamily)family {
-    return family >= 1001 && family <= 1000 + standin_device.family;
+    return family == 5002 ? standin_device.metal4 != 0 : family >= 1001 && family <= 1000 + standin_device.family;
 }
 - (BOOL)hasUnifiedMemory {
     return standin_device.unified != 0;
@@ -470,8 +516,17 @@ static void keep(void *ctx, int index, const uint32_t *read, const uint32_t *wri
         *error = [[[StandinError alloc] initWithCode:3 reason:"program_source:1:1: error: broken on purpose"] autorelease];
         return nil;
     }
+    if ([options version] >= MTLLanguageVersion4_0 && !standin_device.metal4) {
+        *error = [[[StandinError alloc] initWithCode:3 reason:"unknown language version"] autorelease];
+        return nil;
+    }
+    if (standin_break.refused && strstr(text, standin_break.refused)) {
+        *error = [[[StandinError alloc] initWithCode:3 reason:"program_source:9:1: error: static assertion failed"] autorelease];
+        return nil;
+    }
     StandinLibrary *l = [[StandinLibrary alloc] init];
     l->source = strdup(text);
+    l->version = [options version];
     return l;
 }
 - (id<MTLComputePipelineState>)newComputePipelineStateWithFunction:(id<MTLFunction>)function error:(NSError **)error {

@@ -20,7 +20,11 @@ typedef enum : NSUInteger {
     MTLCommandBufferStatusCompleted = 4,
     MTLCommandBufferStatusError = 5
 } MTLCommandBufferStatus;
-typedef enum : NSUInteger { MTLLanguageVersion3_0 = 3 << 16, MTLLanguageVersion3_1 = (3 << 16) + 1 } MTLLanguageVersion;
+typedef enum : NSUInteger {
+    MTLLanguageVersion3_0 = 3 << 16,
+    MTLLanguageVersion3_1 = (3 << 16) + 1,
+    MTLLanguageVersion4_0 = 4 << 16
+} MTLLanguageVersion;
 
 @protocol MTLBuffer <NSObject>
 - (NSUInteger)length;
