@@ -246,10 +246,16 @@ static void experts(void **state) {
 }
 
 /* Spans one after another, each of a sequence of its own. */
+enum { SPANS = 11 };
 struct spans {
-    int n, position[3], rows[3];
+    int n, position[SPANS], rows[SPANS];
+    int skip; /* rows of input before the first one */
 };
-static int rows_of(const struct spans *s) { return s->rows[0] + s->rows[1] + s->rows[2]; }
+static int rows_of(const struct spans *s) {
+    int sum = 0;
+    for (int i = 0; i < s->n; i++) sum += s->rows[i];
+    return sum;
+}
 
 /* What gdn answers, and the states that it leaves. */
 static float *run_gdn(struct backend *be, const void *shape, size_t *n) {
@@ -257,19 +263,28 @@ static float *run_gdn(struct backend *be, const void *shape, size_t *n) {
     const struct be_dims d = small_dims();
     const size_t rows = (size_t)rows_of(s), heads = (size_t)d.value_heads, values = heads * (size_t)d.value_dim;
     const size_t channels = 2 * (size_t)(d.key_heads * d.key_dim) + values, state = 2 * values * (size_t)d.key_dim;
-    float *from[] = {randoms(rows * channels, 1, 0, 1), randoms(rows * values, 2, 0, 1.5),      randoms(rows * heads, 3, -2, 4),
-                     randoms(rows * heads, 4, 0, 3),    randoms(channels * 4, 5, 0, 0.5),       randoms(heads, 6, 0, 1),
-                     randoms(heads, 7, 0, 1),           randoms((size_t)d.value_dim, 8, 1, 0.1)};
-    float *old = randoms(state, 9, 0, 0.3), *window = randoms(6 * channels, 10, 0, 1);
-    struct be_buffer qkv = given(be, from[0], rows * channels), z = given(be, from[1], rows * values), a = given(be, from[2], rows * heads),
-                     b = given(be, from[3], rows * heads), y = given(be, NULL, rows * values);
+    const size_t skip = (size_t)s->skip, input = skip + rows;
+    float *from[] = {randoms(input * channels, 1, 0, 1),
+                     randoms(input * values, 2, 0, 1.5),
+                     randoms(input * heads, 3, -2, 4),
+                     randoms(input * heads, 4, 0, 3),
+                     randoms(channels * 4, 5, 0, 0.5),
+                     randoms(heads, 6, 0, 1),
+                     randoms(heads, 7, 0, 1),
+                     randoms((size_t)d.value_dim, 8, 1, 0.1)};
+    struct be_buffer qkv = given(be, from[0] + skip * channels, rows * channels), z = given(be, from[1] + skip * values, rows * values),
+                     a = given(be, from[2] + skip * heads, rows * heads), b = given(be, from[3] + skip * heads, rows * heads),
+                     y = given(be, NULL, rows * values);
     struct be_gdn_weights w = {vector_of(be, from[4], channels * 4), vector_of(be, from[5], heads), vector_of(be, from[6], heads),
                                vector_of(be, from[7], (size_t)d.value_dim)};
-    struct be_state states[3] = {0};
-    struct be_span spans[3];
+    struct be_state states[SPANS] = {0};
+    struct be_span spans[SPANS];
     for (int i = 0, first = 0; i < s->n; first += s->rows[i++]) {
+        float *old = randoms(state, 100 + (uint64_t)(s->skip + first), 0, 0.3),
+              *window = randoms(6 * channels, 300, 0, s->skip + first + 1);
         states[i].recurrent = given(be, old, state);
         states[i].conv = given(be, window, 6 * channels);
+        free(old), free(window);
         spans[i] = (struct be_span){&states[i], first, s->rows[i], s->position[i]};
     }
     be_ops(be)->begin(be);
@@ -289,7 +304,6 @@ static float *run_gdn(struct backend *be, const void *shape, size_t *n) {
     struct be_vector *vectors[] = {w.conv, w.a_log, w.dt_bias, w.norm};
     for (int i = 0; i < 4; i++) be_ops(be)->buffer_free(be, buffers[i]), be_ops(be)->vector_free(be, vectors[i]);
     for (size_t i = 0; i < COUNT(from); i++) free(from[i]);
-    free(old), free(window);
     return all;
 }
 
@@ -300,9 +314,9 @@ static float *run_attn(struct backend *be, const void *shape, size_t *n) {
     const size_t rows = (size_t)rows_of(s), q_cols = 2 * (size_t)(d.heads * d.head_dim), kv_cols = (size_t)(d.kv_heads * d.head_dim);
     float *from[] = {randoms(rows * q_cols, 1, 0, 2), randoms(rows * kv_cols, 2, 0, 2), randoms(rows * kv_cols, 3, 0, 1),
                      randoms((size_t)d.head_dim, 4, 1.5, 0.5), randoms((size_t)d.head_dim, 5, 1.5, 0.5)};
-    struct be_state states[3] = {0};
-    struct be_span spans[3];
-    int32_t pages[3][8], count = 0;
+    struct be_state states[SPANS] = {0};
+    struct be_span spans[SPANS];
+    int32_t pages[SPANS][8], count = 0;
     for (int i = 0, first = 0; i < s->n; first += s->rows[i++]) {
         states[i].pages = pages[i];
         states[i].page_count = (s->position[i] + s->rows[i] - 1) / BE_PAGE + 1;
@@ -339,6 +353,31 @@ static void mixers(void **state) {
     d.max_rows = 140, d.max_seq = 512;
     EVERY_ROUTE("gdn", &d, run_gdn, cuts, 0);
     EVERY_ROUTE("attn", &d, run_attn, cuts, 0);
+}
+
+/* Decode steps of ten sequences about a prompt, eight in a dispatch: each has the bits that it has alone, as have their states. */
+static void steps_together(void **state) {
+    const struct spans all = {SPANS, {9, 63, 64, 1, 0, 200, 7, 65, 128, 2, 31}, {1, 1, 1, 1, 3, 1, 1, 1, 1, 1, 1}, 0};
+    struct be_dims d = small_dims();
+    size_t n, m;
+    (void)state;
+    d.max_rows = 16, d.max_seq = 512;
+    struct backend *be = open_route("simdgroup", BE_FLOAT32, &d);
+    float *together = run_gdn(be, &all, &n);
+    assert_int_equal(standin_dispatched("gdn_conv_batch"), 2);
+    assert_int_equal(standin_dispatched("gdn_scan_batch"), 2);
+    assert_int_equal(standin_dispatched("gdn_conv") + standin_dispatched("gdn_scan"), 4 + 1); /* the prompt goes by chunks */
+    const size_t values = (size_t)(d.value_heads * d.value_dim), rows = (size_t)rows_of(&all), left = (n - rows * values) / SPANS;
+    for (int i = 0, first = 0; i < SPANS; first += all.rows[i++]) {
+        float *alone = run_gdn(be, &(struct spans){1, {all.position[i]}, {all.rows[i]}, first}, &m);
+        const size_t mine = (size_t)all.rows[i] * values;
+        assert_int_equal(m, mine + left);
+        assert_memory_equal(alone, together + (size_t)first * values, mine * sizeof *alone);
+        assert_memory_equal(alone + mine, together + rows * values + (size_t)i * left, left * sizeof *alone);
+        free(alone);
+    }
+    free(together);
+    close_route(be);
 }
 
 /* ---- whole models ---- */
@@ -403,8 +442,9 @@ static void mini_default(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest sample[] = {cmocka_unit_test(chosen),  cmocka_unit_test(asked),  cmocka_unit_test(products),
-                                        cmocka_unit_test(experts), cmocka_unit_test(mixers), cmocka_unit_test(tiny_middle)};
+    const struct CMUnitTest sample[] = {cmocka_unit_test(chosen),     cmocka_unit_test(asked),  cmocka_unit_test(products),
+                                        cmocka_unit_test(experts),    cmocka_unit_test(mixers), cmocka_unit_test(steps_together),
+                                        cmocka_unit_test(tiny_middle)};
     const struct CMUnitTest whole[] = {cmocka_unit_test(tiny_all), cmocka_unit_test(odd_all), cmocka_unit_test(mini_default)};
     (void)argv;
     return argc > 1 ? cmocka_run_group_tests(whole, NULL, NULL) : cmocka_run_group_tests(sample, NULL, NULL);

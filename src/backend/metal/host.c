@@ -184,12 +184,13 @@ static void work_sizes(const struct be_dims *d, size_t out[METAL_WORK_MEMORIES])
     memcpy(out, sizes, sizeof sizes);
 }
 
-/* Most that a pass brings from the host: ids, picks and slots of every row, rotary angles, rows and tiles of attention, and page tables,
- * were every row a span. */
+/* Most that a pass brings from the host: ids, picks and slots of every row, rotary angles, rows and tiles of attention, decode
+ * steps of gdn, and page tables, were every row a span. */
 static size_t upload_bytes(const struct be_dims *d) {
     const size_t rows = (size_t)d->max_rows, pages = (size_t)((d->max_seq - 1) / BE_PAGE + 1);
-    return rows * (3 * sizeof(int32_t) + sizeof(struct metal_row) + sizeof(struct metal_tile) + pages * sizeof(int32_t)) +
-           metal_floats(rows, (size_t)d->rotary) + (size_t)8 * 16;
+    return rows * (3 * sizeof(int32_t) + sizeof(struct metal_row) + sizeof(struct metal_tile) + sizeof(struct metal_span) +
+                   pages * sizeof(int32_t)) +
+           metal_floats(rows, (size_t)d->rotary) + (size_t)9 * 16;
 }
 
 static uint64_t workspace_bytes(struct backend *be, const struct be_dims *d) {

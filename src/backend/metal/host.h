@@ -15,7 +15,7 @@
 #include "base/mem.h"
 
 #define METAL_RING  2  /* passes in flight */
-#define METAL_BINDS 14 /* buffers of a dispatch, at most */
+#define METAL_BINDS 15 /* buffers of a dispatch, at most */
 
 /* Every kernel: name, threads of a group (0: the dispatch says), bytes of threadgroup memory. */
 #define METAL_KERNELS(K)                                                                                                                   \
@@ -32,6 +32,8 @@
     K(gemm8, 128, 17408)                                                                                                                   \
     K(gdn_conv, 64, 0)                                                                                                                     \
     K(gdn_scan, 32 * METAL_GDN_SIMDS, 0)                                                                                                   \
+    K(gdn_conv_batch, 64, 0)                                                                                                               \
+    K(gdn_scan_batch, 32 * METAL_GDN_SIMDS, 0)                                                                                             \
     K(gdn_norm, 32, 0)                                                                                                                     \
     K(gdn_chunk_prepare, 128, 28672)                                                                                                       \
     K(gdn_chunk, 128, 27904)                                                                                                               \
@@ -94,7 +96,7 @@ struct metal_memory {
     void *handle; /* the device's */
 };
 
-enum metal_access { READS = 1, WRITES = 2, UPDATES = 3 };
+enum metal_access { UNTOUCHED, READS, WRITES = 2, UPDATES = 3 };
 /* One buffer of a dispatch. */
 struct metal_bind {
     const struct metal_memory *memory;
@@ -178,6 +180,7 @@ int metal_vector_new(struct backend *be, const float *values, size_t n, struct b
 void metal_vector_free(struct backend *be, struct be_vector *v);
 
 /* ---- the device object ---- */
+#define NOT_PUT SIZE_MAX
 /* Where the next rows' bytes for the device go, in a slot's upload memory. */
 struct metal_upload {
     struct metal_memory memory;
@@ -241,6 +244,7 @@ struct metal {
 
     struct metal_upload upload[METAL_RING];
     struct metal_rows rows; /* of the pass being encoded */
+    size_t steps_at;        /* ... and where its upload has the decode steps of gdn; NOT_PUT before the first layer */
     int slot;               /* of the pass being encoded */
     bool busy[METAL_RING];  /* submitted, not waited for */
     struct metal_touch touched[METAL_TOUCHES];

@@ -125,6 +125,7 @@ void metal_begin(struct backend *be) {
     if (fault) *fault = 0;
     m->upload[m->slot].used = 0;
     m->rows.ready = false;
+    m->steps_at = NOT_PUT;
     m->n_touched = 0;
     m->work = 0;
     if (!m->dims.max_rows) metal_fail(m, FAMILY_EMBED, CALLA_E_INTERNAL, "a pass before prepare");
