@@ -1,5 +1,29 @@
-# cmake -D SHADERS=a.metal,b.metal -D INCLUDE=src -D OUT=file.c -D FLAT=dir -P flatten.cmake: each shader with its #include "..." lines
-# replaced by the files they name, as DIR/name.metal and as text in OUT's table metal_sources. Those named *_tensor_* are of language version 4.
+# cmake -D SHADERS=a.metal,b.metal -D INCLUDE=src -D OUT=file.c -D FLAT=dir [-D XCRUN=path] -P flatten.cmake: each shader with its
+# #include "..." lines replaced by the files they name, as DIR/name.metal and as text in OUT's table metal_sources. Those named *_tensor_* are
+# of language version 4. With xcrun each is compiled too, to DIR/name.metallib, and put beside its text; one that does not compile is left to
+# its text, with a note.
+function(append_array type name file) # the file's bytes and a zero, to OUT
+  file(READ "${file}" hex HEX)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
+  string(REGEX REPLACE "((0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],))" "\\1\n" bytes "${bytes}")
+  file(APPEND "${OUT}" "static const ${type} ${name}[] = {\n${bytes}0};\n")
+endfunction()
+
+# DIR/name.metallib, if the compiler makes it. Safe maths, as when text is compiled; version 4 for the system whose bfloat tensors are sound.
+function(compile name language)
+  set(target macos13.0)
+  if(language EQUAL 4)
+    set(target macos26.2)
+  endif()
+  file(REMOVE "${FLAT}/${name}.metallib")
+  execute_process(COMMAND ${XCRUN} -sdk macosx metal -std=metal${language}.0 -mtargetos=${target} -fno-fast-math -o ${FLAT}/${name}.metallib ${FLAT}/${name}.metal
+                  RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE words)
+  if(NOT failed EQUAL 0)
+    file(REMOVE "${FLAT}/${name}.metallib")
+    message(NOTICE "${name}.metal is not compiled here and left to the device: ${words}")
+  endif()
+endfunction()
+
 string(REPLACE "," ";" shaders "${SHADERS}")
 file(WRITE "${OUT}" "#include \"backend/metal/host.h\"\n#include <stddef.h>\n")
 set(table "")
@@ -14,14 +38,19 @@ foreach(shader ${shaders})
     endif()
   endforeach()
   file(WRITE "${FLAT}/${name}.metal" "${text}")
-  file(READ "${FLAT}/${name}.metal" hex HEX)
-  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${hex}")
-  string(REGEX REPLACE "((0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],)(0x[0-9a-f][0-9a-f],))" "\\1\n" bytes "${bytes}")
-  file(APPEND "${OUT}" "static const char text_${name}[] = {\n${bytes}0};\n")
+  append_array(char text_${name} "${FLAT}/${name}.metal")
   set(language 3)
   if(name MATCHES "_tensor_")
     set(language 4)
   endif()
-  string(APPEND table "    {\"${name}.metal\", text_${name}, ${language}},\n")
+  if(XCRUN)
+    compile(${name} ${language})
+  endif()
+  set(compiled "NULL, 0")
+  if(XCRUN AND EXISTS "${FLAT}/${name}.metallib")
+    append_array("unsigned char" compiled_${name} "${FLAT}/${name}.metallib")
+    set(compiled "compiled_${name}, sizeof compiled_${name} - 1")
+  endif()
+  string(APPEND table "    {\"${name}.metal\", text_${name}, ${compiled}, ${language}},\n")
 endforeach()
-file(APPEND "${OUT}" "const struct metal_source metal_sources[] = {\n${table}    {NULL, NULL, 0},\n};\n")
+file(APPEND "${OUT}" "const struct metal_source metal_sources[] = {\n${table}    {NULL, NULL, NULL, 0, 0},\n};\n")

@@ -1,5 +1,5 @@
 # The Metal back end. Its host is plain C and part of every build (the cost ledger counts its dispatches); the device behind it is
-# Objective-C, for macOS, where the shaders' text is compiled by the system when the device is opened. metal_sources: that text.
+# Objective-C, for macOS, where shaders are compiled when calla is built (xcrun.cmake) or, from their text, when the device is opened. metal_sources: both.
 file(GLOB metal_host CONFIGURE_DEPENDS src/backend/metal/*.c)
 file(GLOB metal_device CONFIGURE_DEPENDS src/backend/metal/*.m)
 file(GLOB metal_shaders CONFIGURE_DEPENDS src/backend/metal/*.metal)
@@ -13,9 +13,11 @@ foreach(shader ${metal_shaders})
   list(APPEND metal_flat ${CMAKE_BINARY_DIR}/metal_flat/${stem}.metal)
 endforeach()
 string(REPLACE ";" "," metal_list "${metal_shaders}")
+include(cmake/xcrun.cmake)
+metal_find_tool(metal_tool)
 add_custom_command(OUTPUT ${metal_sources} ${metal_flat} DEPENDS ${metal_shaders} ${metal_headers} ${CMAKE_SOURCE_DIR}/cmake/flatten.cmake
   COMMAND ${CMAKE_COMMAND} -D SHADERS=${metal_list} -D INCLUDE=${CMAKE_SOURCE_DIR}/src -D OUT=${metal_sources} -D FLAT=${CMAKE_BINARY_DIR}/metal_flat
-          -P ${CMAKE_SOURCE_DIR}/cmake/flatten.cmake
+          -D XCRUN=${metal_tool} -P ${CMAKE_SOURCE_DIR}/cmake/flatten.cmake
   COMMENT "Metal shaders with their headers" VERBATIM)
 
 if(APPLE)

@@ -127,6 +127,17 @@ if(NOT CALLA_SANITIZE AND CALLA_CLANGXX AND Python3_FOUND AND NOT APPLE)
       metal_host_program(metal_${stem} ${test} objects metal_emulator)
       metal_host_test(${stem} metal_${stem} 1800)
     endforeach()
+    # the same host over shaders compiled when calla is built, by a stand-in for Apple's compiler
+    set(compiled ${CMAKE_BINARY_DIR}/metal_built)
+    add_custom_command(OUTPUT ${compiled}.c DEPENDS ${metal_shaders} ${metal_headers} ${CMAKE_SOURCE_DIR}/cmake/flatten.cmake ${emulator}/xcrun
+      COMMAND ${CMAKE_COMMAND} -D SHADERS=${metal_list} -D INCLUDE=${CMAKE_SOURCE_DIR}/src -D OUT=${compiled}.c -D FLAT=${compiled} -D XCRUN=${emulator}/xcrun
+              -P ${CMAKE_SOURCE_DIR}/cmake/flatten.cmake VERBATIM)
+    set(from_text ${metal_sources})
+    set(metal_sources ${compiled}.c)
+    metal_host_program(metal_compiled ${emulator}/compiled.c objects metal_emulator)
+    set(metal_sources ${from_text})
+    metal_host_test(compiled metal_compiled 1800)
+    add_test(NAME metal/xcrun COMMAND sh ${emulator}/test_xcrun.sh ${CMAKE_SOURCE_DIR} ${CMAKE_COMMAND})
     foreach(stem host_golden host_faults host_routes) # every prompt, every barrier
       metal_host_test(${stem}_whole metal_${stem} 7200 whole)
     endforeach()

@@ -1,10 +1,12 @@
-/* backend/metal/device.m - opening a Metal device: what it must be able to do, libraries from the embedded text, a pipeline for every kernel.
+/* backend/metal/device.m - opening a Metal device: what it must be able to do, libraries, embedded compiled or as text, a pipeline for every kernel.
  *
  * Everything that can fail on a strange device fails here, by the kernel's name, before a model is loaded. The libraries by tensor operations
  * come last and apart, so that a device may refuse them and keep the others.
  */
 #include "backend/metal/device.h"
 #include "backend/metal/metal.h"
+#include "base/log.h"
+#include <dispatch/dispatch.h>
 
 enum { NEWEST_FAMILY = 12, OLDEST_FAMILY = 7, LIBRARIES = 16, METAL4_FAMILY = 5002 };
 
@@ -58,7 +60,22 @@ static int failed(const char *what, const char *name, NSError *error, struct cal
     return err_set(err, CALLA_E_BACKEND, "metal: %s %s: %s", what, name, error ? [[error localizedDescription] UTF8String] : "no reason given");
 }
 
+/* What the build compiled; nil where there is none or this system does not take it. */
+static id<MTLLibrary> load(struct device *v, const struct metal_source *source) {
+    NSError *error = nil;
+    if (!source->compiled) return nil;
+    dispatch_data_t data = dispatch_data_create(source->compiled, source->compiled_bytes, NULL, DISPATCH_DATA_DESTRUCTOR_DEFAULT);
+    id<MTLLibrary> library = [v->device newLibraryWithData:data error:&error];
+    dispatch_release(data);
+    if (!library)
+        log_line(LOG_INFO, "metal: %s is compiled here, for what the build made of it is not taken: %s", source->name,
+                 error ? [[error localizedDescription] UTF8String] : "no reason given");
+    return library;
+}
+
 static int compile(struct device *v, const struct metal_source *source, id<MTLLibrary> *out, struct calla_error *err) {
+    *out = load(v, source);
+    if (*out) return 0;
     MTLCompileOptions *options = [[MTLCompileOptions alloc] init];
     NSString *text = [[NSString alloc] initWithUTF8String:source->text];
     NSError *error = nil;

@@ -77,10 +77,12 @@ struct metal_kernel_info {
 };
 extern const struct metal_kernel_info metal_kernels[KERNELS];
 
-/* The shaders' text, each with its headers in it, for the device's own compiler: written by the build (cmake/metal.cmake). The last entry's
- * name is NULL. */
+/* The shaders, each with its headers in it: as text for the device's own compiler and, where the build had Apple's, compiled. Written by
+ * the build (cmake/metal.cmake). The last entry's name is NULL. */
 struct metal_source {
     const char *name, *text;
+    const unsigned char *compiled; /* a metallib, or NULL */
+    size_t compiled_bytes;
     int language; /* version of the Metal Shading Language: 3 or 4 */
 };
 extern const struct metal_source metal_sources[];

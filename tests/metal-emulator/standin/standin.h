@@ -28,11 +28,13 @@ struct standin_break {
     const char *kernel;  /* NULL, or this kernel does not compile */
     int no_library;      /* a library does not compile */
     const char *refused; /* NULL, or a library whose text has this does not compile */
+    const char *data;    /* NULL, or a compiled library that begins so is not taken */
     const char *wrong;   /* NULL, or the first number that this kernel writes is wrong */
 };
 struct standin_counts {
     long dispatches, barriers, binds, command_buffers, deepest; /* deepest: most command buffers committed and not done */
     uint64_t read, written;                                     /* bytes that kernels touched */
+    long from_data, from_text;                                  /* libraries */
 };
 /* A fresh, whole device (family 9, Metal 4, 32 GiB), nothing broken, no reports, no counts; live objects must be none. */
 void standin_reset(void);

@@ -19,7 +19,7 @@ static int n_kernels;
 
 void standin_reset(void) {
     standin_device = (struct standin_device){9, 1, 32ull << 30, (size_t)16 << 30, 1024, 0, 1};
-    standin_break = (struct standin_break){-1, -1, -1, -1, NULL, 0, NULL, NULL};
+    standin_break = (struct standin_break){-1, -1, -1, -1, NULL, 0, NULL, NULL, NULL};
     standin_counts = (struct standin_counts){0};
     n_kernels = 0;
     standin_forget();
@@ -89,6 +89,22 @@ long standin_dispatched(const char *prefix) {
 @end
 
 /* ---- libraries ---- */
+@implementation StandinData
+- (void)dealloc {
+    free(bytes);
+    bytes = NULL;
+    [super dealloc];
+}
+@end
+dispatch_data_t dispatch_data_create(const void *bytes, size_t n, void *queue, dispatch_block_t destructor) {
+    StandinData *d = [[StandinData alloc] init];
+    if (queue || destructor) standin_note("data that is not copied");
+    d->bytes = memcpy(malloc(n), bytes, n);
+    d->n = n;
+    return d;
+}
+void dispatch_release(dispatch_data_t data) { [data release]; }
+
 @interface StandinFunction : NSObject <MTLFunction> {
 @public
     char name[64];
@@ -527,6 +543,22 @@ static void falsify(const struct recorded *r) {
     StandinLibrary *l = [[StandinLibrary alloc] init];
     l->source = strdup(text);
     l->version = [options version];
+    standin_counts.from_text++;
+    return l;
+}
+/* As the stand-in for xcrun makes it: MTLB, one digit of the language version, the text. */
+- (id<MTLLibrary>)newLibraryWithData:(dispatch_data_t)data error:(NSError **)error {
+    if ([data retainCount] < 1 || data->n < 5 || memcmp(data->bytes, "MTLB", 4)) standin_note("a compiled library that is none");
+    const MTLLanguageVersion version = (MTLLanguageVersion)(data->bytes[4] - '0') << 16;
+    if ((standin_break.data && memcmp(data->bytes, standin_break.data, strlen(standin_break.data)) == 0) ||
+        (version >= MTLLanguageVersion4_0 && !standin_device.metal4)) {
+        *error = [[[StandinError alloc] initWithCode:1 reason:"library is not for this system"] autorelease];
+        return nil;
+    }
+    StandinLibrary *l = [[StandinLibrary alloc] init];
+    l->source = strndup(data->bytes + 5, data->n - 5);
+    l->version = version;
+    standin_counts.from_data++;
     return l;
 }
 - (id<MTLComputePipelineState>)newComputePipelineStateWithFunction:(id<MTLFunction>)function error:(NSError **)error {

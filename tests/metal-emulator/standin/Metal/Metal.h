@@ -2,6 +2,7 @@
 #ifndef STANDIN_METAL_H
 #define STANDIN_METAL_H
 #import <Foundation/Foundation.h>
+#include <dispatch/dispatch.h>
 
 typedef struct {
     NSUInteger width, height, depth;
@@ -78,6 +79,7 @@ typedef enum : NSUInteger {
                                    length:(NSUInteger)length
                                   options:(MTLResourceOptions)options
                               deallocator:(void (^)(void *pointer, NSUInteger length))deallocator;
+- (id<MTLLibrary>)newLibraryWithData:(dispatch_data_t)data error:(NSError **)error;
 - (id<MTLLibrary>)newLibraryWithSource:(NSString *)source options:(MTLCompileOptions *)options error:(NSError **)error;
 - (id<MTLComputePipelineState>)newComputePipelineStateWithFunction:(id<MTLFunction>)function error:(NSError **)error;
 @end

@@ -1,0 +1,17 @@
+# metal_find_tool(out): in a build for macOS where xcrun finds Apple's compiler of shaders, xcrun's path; else empty, and shaders are compiled
+# from their text when the device is opened.
+function(metal_find_tool out)
+  set(${out} "" PARENT_SCOPE)
+  if(NOT CMAKE_SYSTEM_NAME STREQUAL "Darwin")
+    return()
+  endif()
+  find_program(xcrun xcrun NO_CACHE)
+  if(xcrun)
+    execute_process(COMMAND ${xcrun} -sdk macosx -f metal RESULT_VARIABLE failed OUTPUT_QUIET ERROR_QUIET)
+    if(failed EQUAL 0)
+      set(${out} ${xcrun} PARENT_SCOPE)
+      return()
+    endif()
+  endif()
+  message(STATUS "no metal compiler (xcode-select --install, xcodebuild -downloadComponent MetalToolchain): shaders are compiled when Metal is opened")
+endfunction()
