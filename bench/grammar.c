@@ -1,8 +1,9 @@
 /* bench/grammar.c - what constrained sampling costs: compiling a schema, and one mask of the whole vocabulary at each step of an answer.
  *
- * Usage: calla-bench-grammar MODEL_DIR [SCHEMA.json TEXT]. The texts are cut into ids by the tokenizer, as a model would mostly cut them.
- * Each step's time is the least of ROUNDS. The first answer to a schema: the grammar is new in each round, so nothing is kept. A later
- * answer: the grammar is one that has made such an answer before, as the server's are.
+ * Usage: calla-bench-grammar MODEL_DIR [SCHEMA.json TEXT | --tools [N]]. The texts are cut into ids by the tokenizer, as a model would
+ * mostly cut them. Each step's time is the least of ROUNDS. The first answer to a schema: the grammar is new in each round, so nothing is
+ * kept. A later answer: the grammar is one that has made such an answer before, as the server's are. --tools: what a request with many
+ * tools waits for before it is submitted, when a call must come: the first such request, and the next one with the same tools.
  */
 #include "base/clock.h"
 #include "base/file.h"
@@ -60,7 +61,7 @@ static const struct example {
 };
 
 struct cost {
-    double compile, first[STEPS], later[STEPS];
+    double compile, ahead, first[STEPS], warmed[STEPS], later[STEPS];
     size_t n;
 };
 
@@ -92,7 +93,7 @@ static int answer(struct calla_grammar *g, const struct example *e, const struct
     return rc;
 }
 
-static int run(struct calla_vocabulary *v, const struct example *e, const struct calla_ids *ids, uint32_t *mask, int32_t vocab,
+static int run(struct calla_vocabulary *v, const struct example *e, const struct calla_ids *ids, uint32_t *mask, int32_t vocab, bool warm,
                struct cost *c) {
     struct calla_grammar *g;
     struct calla_error err;
@@ -102,7 +103,11 @@ static int run(struct calla_vocabulary *v, const struct example *e, const struct
     if (rc) return fprintf(stderr, "%s: %s\n", e->name, err.message), rc;
     double compile = since(start);
     if (compile < c->compile) c->compile = compile;
-    rc = answer(g, e, ids, mask, vocab, c->first);
+    start = clock_ns();
+    while (warm && calla_grammar_warm(g)) {}
+    double ahead = since(start);
+    if (warm && ahead < c->ahead) c->ahead = ahead;
+    rc = answer(g, e, ids, mask, vocab, warm ? c->warmed : c->first);
     if (rc == 0) rc = answer(g, e, ids, mask, vocab, c->later);
     calla_grammar_close(g);
     return rc;
@@ -123,12 +128,13 @@ static int measure(const struct calla_tokenizer *tok, struct calla_vocabulary *v
     uint32_t *mask = mem_calloc(((size_t)vocab + 31) / 32, sizeof *mask);
     int rc = mask ? calla_encode(tok, e->text, strlen(e->text), false, &ids, NULL) : CALLA_E_MEMORY;
     c.n = ids.len < STEPS ? ids.len : STEPS;
-    c.compile = 1e30;
-    for (size_t i = 0; i < c.n; i++) c.first[i] = c.later[i] = 1e30;
-    for (int round = 0; round < ROUNDS && rc == 0; round++) rc = run(v, e, &ids, mask, vocab, &c);
+    c.compile = c.ahead = 1e30;
+    for (size_t i = 0; i < c.n; i++) c.first[i] = c.warmed[i] = c.later[i] = 1e30;
+    for (int round = 0; round < 2 * ROUNDS && rc == 0; round++) rc = run(v, e, &ids, mask, vocab, round % 2, &c);
     if (rc == 0) {
-        printf("%-14s compile %6.0f us, %3zu masks", e->name, c.compile, c.n);
+        printf("%-14s compile %6.0f us, ahead %6.0f us, %3zu masks", e->name, c.compile, c.ahead, c.n);
         print("first answer", c.first, c.n);
+        print("warmed", c.warmed, c.n);
         print("later", c.later, c.n);
         printf("\n");
     }
@@ -137,11 +143,74 @@ static int measure(const struct calla_tokenizer *tok, struct calla_vocabulary *v
     return rc;
 }
 
+/* ---- many tools ---- */
+
+/* N functions of 8 parameters each: texts, numbers with bounds, enums, lists, nested objects, formats; names and bounds are each one's own.
+ */
+static void write_tools(struct str *out, int n) {
+    static const char *const verbs[] = {"create", "search", "update", "list", "delete", "get", "send", "archive"};
+    static const char *const nouns[] = {"issue",   "event",  "file",  "contact", "invoice", "ticket",
+                                        "message", "branch", "order", "note",    "task"};
+    str_puts(out, "[");
+    for (int i = 0; i < n; i++) {
+        const char *verb = verbs[i % 8], *noun = nouns[i / 8 % 11];
+        str_printf(out,
+                   "%s{\"type\":\"function\",\"function\":{\"name\":\"%s_%s_%d\",\"description\":\"%s one %s of the "
+                   "workspace\",\"parameters\":{\"type\":\"object\",\"properties\":{",
+                   i ? "," : "", verb, noun, i, verb, noun);
+        str_printf(out,
+                   "\"%s_id\":{\"type\":\"string\",\"description\":\"which %s\"},\"title\":{\"type\":\"string\"},"
+                   "\"priority\":{\"type\":\"string\",\"enum\":[\"low\",\"normal\",\"high\",\"urgent_%d\"]},"
+                   "\"limit\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":%d},",
+                   noun, noun, i, 100 + i);
+        str_printf(out,
+                   "\"labels\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":%d},\"maxItems\":10},"
+                   "\"due\":{\"type\":\"object\",\"properties\":{\"date\":{\"type\":\"string\",\"format\":\"date\"},\"zone\":{\"type\":"
+                   "\"string\"},\"remind_%s\":{\"type\":\"boolean\"}},\"required\":[\"date\"],\"additionalProperties\":false},",
+                   40 + i % 64, noun);
+        str_printf(
+            out,
+            "\"people\":{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"email\":{"
+            "\"type\":\"string\",\"format\":\"email\"},\"role\":{\"enum\":[\"owner\",\"%s_watcher\"]}},\"required\":[\"name\"],"
+            "\"additionalProperties\":false}},\"dry_run\":{\"type\":\"boolean\"}},\"required\":[\"%s_id\",\"title\"],"
+            "\"additionalProperties\":false}}}",
+            verb, noun);
+    }
+    str_puts(out, "]");
+}
+
+static int measure_tools(struct calla_vocabulary *v, int n) {
+    struct calla_grammar_cache *cache;
+    struct calla_grammar *g[2] = {NULL, NULL};
+    struct calla_grammar_info info;
+    struct calla_error err;
+    struct str tools = {0};
+    double us[2];
+    write_tools(&tools, n);
+    int rc = tools.failed ? CALLA_E_MEMORY : calla_grammar_cache_open(&cache, v, (size_t)64 << 20, &err);
+    if (rc) return fprintf(stderr, "out of memory\n"), 1;
+    for (int k = 0; k < 2 && rc == 0; k++) {
+        uint64_t start = clock_ns();
+        rc = calla_grammar_cache_get(cache, true, tools.data, tools.len, NULL, NULL, &g[k], &err);
+        us[k] = since(start);
+    }
+    if (rc == 0) {
+        calla_grammar_info(g[0], &info);
+        printf("%4d tools, %4zu KB: first request %9.1f ms, the next %6.2f ms; %6u rules, %6u states, %6zu KB\n", n, tools.len / 1024,
+               us[0] * 1e-3, us[1] * 1e-3, info.rules, info.states, info.bytes / 1024);
+    } else fprintf(stderr, "%d tools: %s\n", n, err.message);
+    calla_grammar_close(g[0]);
+    calla_grammar_close(g[1]);
+    calla_grammar_cache_close(cache);
+    str_free(&tools);
+    return rc;
+}
+
 int main(int argc, char **argv) {
     struct calla_tokenizer *tok;
     struct calla_vocabulary *v;
     struct calla_error err;
-    if (argc < 2) return fprintf(stderr, "usage: calla-bench-grammar MODEL_DIR [SCHEMA.json TEXT]\n"), 2;
+    if (argc < 2) return fprintf(stderr, "usage: calla-bench-grammar MODEL_DIR [SCHEMA.json TEXT | --tools [N]]\n"), 2;
     if (calla_tokenizer_open(&tok, argv[1], &err) != 0) return fprintf(stderr, "%s\n", err.message), 1;
     int32_t vocab = calla_tokenizer_size(tok);
     uint64_t start = clock_ns();
@@ -149,7 +218,11 @@ int main(int argc, char **argv) {
     write_patterns();
     printf("%d ids, vocabulary in %.1f ms\n", (int)vocab, since(start) * 1e-3);
     int rc = 0;
-    if (argc == 4) {
+    if (argc >= 3 && strcmp(argv[2], "--tools") == 0) {
+        static const int counts[] = {1, 16, 64, 128, 256, 512};
+        for (size_t i = 0; i < sizeof counts / sizeof *counts && argc == 3 && rc == 0; i++) rc = measure_tools(v, counts[i]);
+        if (argc == 4) rc = measure_tools(v, atoi(argv[3]));
+    } else if (argc == 4) {
         struct str schema = {0};
         rc = file_read(argv[2], (size_t)1 << 20, &schema, &err);
         struct example e = {argv[2], schema.data, argv[3]};

@@ -43,8 +43,12 @@ int calla_grammar_open_watched(struct calla_grammar **out, struct calla_vocabula
 int calla_grammar_open_calls(struct calla_grammar **out, struct calla_vocabulary *v, const char *tools, size_t n,
                              calla_grammar_stop_fn *stop, void *ctx, struct calla_error *err);
 void calla_grammar_close(struct calla_grammar *g);
+/* Find out beforehand which ids may follow in one more state, for masks that will ask: a few milliseconds with 250,000 ids, during which no
+ * mask of another thread waits for it. False: nothing is left that is worth it. Any thread; meant for one that waits for an answer. */
+bool calla_grammar_warm(struct calla_grammar *g);
 struct calla_grammar_info {
     uint32_t rules, states; /* of the compiled automaton */
+    uint32_t given_up;      /* of calls: functions that may have any parameters, since what they declare cannot be enforced */
     size_t bytes;           /* what it holds by now: masks of states are kept as they are found out */
 };
 void calla_grammar_info(struct calla_grammar *g, struct calla_grammar_info *out);

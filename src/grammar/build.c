@@ -19,6 +19,20 @@ void machine_free(struct machine *m) {
     *m = (struct machine){0};
 }
 
+static void fit(void *array, uint32_t n, uint32_t *cap, size_t size) {
+    void **p = array, *smaller = n && n < *cap ? mem_resize(*p, n, size) : NULL;
+    if (!smaller) return;
+    *p = smaller;
+    *cap = n;
+}
+
+void machine_fit(struct machine *m) {
+    fit(&m->states, m->n_states, &m->cap_states, sizeof *m->states);
+    fit(&m->edges, m->n_edges, &m->cap_edges, sizeof *m->edges);
+    fit(&m->calls, m->n_calls, &m->cap_calls, sizeof *m->calls);
+    fit(&m->rules, m->n_rules, &m->cap_rules, sizeof *m->rules);
+}
+
 int build_fail(struct build *b, int code, const char *message) {
     if (!b->rc) b->rc = err_set(b->err, code, "%s", message);
     return b->rc;
@@ -29,7 +43,7 @@ static int no_memory(struct build *b) { return build_fail(b, CALLA_E_MEMORY, "gr
 
 void build_spend(struct build *b, uint64_t work) {
     b->work += work;
-    if (b->work > BUILD_MAX_WORK) too_large(b);
+    if (b->work > b->max_work) too_large(b);
     if (!b->stop || b->rc || b->work - b->asked < BUILD_ASK_EVERY) return;
     b->asked = b->work;
     if (b->stop(b->stop_ctx)) build_fail(b, CALLA_E_CANCELLED, "grammar: given up, since nobody waits for it");
@@ -49,7 +63,9 @@ static bool grow(struct build *b, void *array, uint32_t n, uint32_t *cap, size_t
     return true;
 }
 
-void build_open(struct build *b, struct machine *m, struct calla_error *err) { *b = (struct build){.m = m, .err = err}; }
+void build_open(struct build *b, struct machine *m, struct calla_error *err) {
+    *b = (struct build){.m = m, .err = err, .max_work = BUILD_MAX_WORK, .max_states = BUILD_MAX_STATES, .max_edges = BUILD_MAX_EDGES};
+}
 
 void build_close(struct build *b) {
     mem_free(b->edges);
@@ -60,7 +76,7 @@ void build_close(struct build *b) {
 
 uint32_t build_rule(struct build *b) {
     struct machine *m = b->m;
-    if (!grow(b, &m->rules, m->n_rules, &m->cap_rules, sizeof *m->rules, BUILD_MAX_STATES)) return 0;
+    if (!grow(b, &m->rules, m->n_rules, &m->cap_rules, sizeof *m->rules, b->max_states)) return 0;
     m->rules[m->n_rules] = (struct machine_rule){.start = NONE, .max = MACHINE_NO_MAX, .leaf = true};
     return m->n_rules++;
 }
@@ -112,13 +128,13 @@ uint32_t build_text(struct build *b, uint32_t from, const char *text, size_t n) 
 struct sets {
     uint32_t *members; /* pool; set k is [at[k], at[k + 1]), ascending */
     uint32_t *at, *bucket, *chain;
-    uint32_t n, cap, n_members, cap_members, cap_chain, base;
+    uint32_t n, cap, n_members, cap_members, cap_chain, base, n_bucket;
     uint32_t *stamp, now;          /* [sketch states] seen in closure `now` */
     uint32_t *work, *list;         /* [sketch states] */
-    uint32_t *to, to_head[256];    /* byte -> targets, as chains of (target, next) pairs */
+    uint32_t *to, to_head[256];    /* byte -> targets, as chains of (target, next) pairs; all NONE between two states */
     uint32_t n_to, cap_to, n_list; /* pairs */
 };
-#define BUCKETS 4096u
+#define MOST_BUCKETS 4096u
 
 static int ascending(const void *a, const void *b) {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -145,7 +161,7 @@ static void close_list(struct build *b, struct sets *s, uint32_t end) {
         if (matters) s->list[n++] = s->work[i];
     }
     build_spend(b, n_work);
-    qsort(s->list, n, sizeof *s->list, ascending);
+    if (n > 1) qsort(s->list, n, sizeof *s->list, ascending);
     s->n_list = n;
 }
 
@@ -154,11 +170,12 @@ static uint32_t set_number(struct build *b, struct sets *s) {
     struct machine *m = b->m;
     uint32_t hash = 2166136261u;
     for (uint32_t i = 0; i < s->n_list; i++) hash = (hash ^ s->list[i]) * 16777619u;
-    hash = (hash ^ hash >> 15) % BUCKETS;
+    hash = (hash ^ hash >> 15) & (s->n_bucket - 1);
     for (uint32_t k = s->bucket[hash]; k != NONE; k = s->chain[k]) {
+        build_spend(b, 1);
         if (s->at[k + 1] - s->at[k] == s->n_list && memcmp(s->members + s->at[k], s->list, s->n_list * sizeof *s->list) == 0) return k;
     }
-    if (!grow(b, &m->states, m->n_states, &m->cap_states, sizeof *m->states, BUILD_MAX_STATES)) return 0;
+    if (!grow(b, &m->states, m->n_states, &m->cap_states, sizeof *m->states, b->max_states)) return 0;
     if (!grow(b, &s->at, s->n + 1, &s->cap, sizeof *s->at, BUILD_MAX_SKETCH)) return 0;
     if (!grow(b, &s->chain, s->n, &s->cap_chain, sizeof *s->chain, BUILD_MAX_SKETCH)) return 0;
     for (uint32_t i = 0; i < s->n_list; i++) {
@@ -180,7 +197,7 @@ static uint32_t set_of(struct build *b, struct sets *s, uint32_t end) {
 static void add_machine_edge(struct build *b, struct machine_state *at, struct machine_edge edge) {
     struct machine *m = b->m;
     if (at->n_edges == UINT16_MAX) too_large(b);
-    if (!grow(b, &m->edges, m->n_edges, &m->cap_edges, sizeof *m->edges, BUILD_MAX_EDGES)) return;
+    if (!grow(b, &m->edges, m->n_edges, &m->cap_edges, sizeof *m->edges, b->max_edges)) return;
     m->edges[m->n_edges++] = edge;
     at->n_edges++;
 }
@@ -201,8 +218,27 @@ static bool same_targets(const struct sets *s, unsigned a, unsigned c) {
 
 /* Edges without flags, of all members together: one target for each byte. */
 static void join_bytes(struct build *b, struct sets *s, uint32_t k, uint32_t end, struct machine_state *at) {
+    uint32_t n = 0;
+    unsigned lo = 255, hi = 0;
+    struct sketch_edge last = {0};
+    for (uint32_t i = s->at[k]; i < s->at[k + 1]; i++) {
+        for (uint32_t e = b->head[s->members[i]]; e != NONE; e = b->edges[e].next) {
+            if (b->edges[e].kind != BYTES || b->edges[e].flags) continue;
+            last = b->edges[e];
+            if (last.lo < lo) lo = last.lo;
+            if (last.hi > hi) hi = last.hi;
+            n++;
+        }
+    }
+    if (n <= 1) { /* as within a word */
+        if (n == 0) return;
+        s->list[0] = last.to;
+        s->n_list = 1;
+        add_machine_edge(b, at, (struct machine_edge){last.lo, last.hi, 0, s->base + set_of(b, s, end), 0});
+        return;
+    }
     s->n_to = 0;
-    memset(s->to_head, 0xFF, sizeof s->to_head);
+    build_spend(b, 1u + hi - lo);
     for (uint32_t i = s->at[k]; i < s->at[k + 1]; i++) {
         for (uint32_t e = b->head[s->members[i]]; e != NONE; e = b->edges[e].next) {
             const struct sketch_edge edge = b->edges[e];
@@ -212,7 +248,7 @@ static void join_bytes(struct build *b, struct sets *s, uint32_t k, uint32_t end
         }
     }
     struct machine_edge open = {.lo = 1, .hi = 0};
-    for (unsigned byte = 0; byte < 256 && !b->rc; byte++) {
+    for (unsigned byte = lo; byte <= hi && !b->rc; byte++) {
         if (s->to_head[byte] == NONE) continue;
         uint32_t to = open.to;
         if (open.lo > open.hi || !same_targets(s, byte, open.hi)) {
@@ -233,12 +269,13 @@ static void join_bytes(struct build *b, struct sets *s, uint32_t k, uint32_t end
         open = (struct machine_edge){(uint8_t)byte, (uint8_t)byte, 0, to, 0};
     }
     if (open.lo <= open.hi) add_machine_edge(b, at, open);
+    memset(s->to_head + lo, 0xFF, (1u + hi - lo) * sizeof *s->to_head);
 }
 
 static void add_call(struct build *b, struct machine_state *at, struct machine_call call) {
     struct machine *m = b->m;
     if (at->n_calls == UINT16_MAX) too_large(b);
-    if (!grow(b, &m->calls, m->n_calls, &m->cap_calls, sizeof *m->calls, BUILD_MAX_EDGES)) return;
+    if (!grow(b, &m->calls, m->n_calls, &m->cap_calls, sizeof *m->calls, b->max_edges)) return;
     m->calls[m->n_calls++] = call;
     at->n_calls++;
 }
@@ -285,13 +322,15 @@ static void copy_flagged(struct build *b, struct sets *s, uint32_t k, uint32_t e
 
 static bool open_sets(struct build *b, struct sets *s) {
     size_t n = b->n_states + 1u;
-    *s = (struct sets){.base = b->m->n_states};
-    s->bucket = mem_array(BUCKETS, sizeof *s->bucket);
+    *s = (struct sets){.base = b->m->n_states, .n_bucket = 1024};
+    while (s->n_bucket < n && s->n_bucket < MOST_BUCKETS) s->n_bucket *= 2;
+    s->bucket = mem_array(s->n_bucket, sizeof *s->bucket);
     s->stamp = mem_calloc(n, sizeof *s->stamp);
     s->work = mem_array(n, sizeof *s->work);
     s->list = mem_array(n, sizeof *s->list);
     if (!s->bucket || !s->stamp || !s->work || !s->list) return no_memory(b), false;
-    memset(s->bucket, 0xFF, BUCKETS * sizeof *s->bucket);
+    memset(s->bucket, 0xFF, s->n_bucket * sizeof *s->bucket);
+    memset(s->to_head, 0xFF, sizeof s->to_head);
     if (!grow(b, &s->at, 0, &s->cap, sizeof *s->at, BUILD_MAX_SKETCH)) return false;
     s->at[0] = 0;
     return true;
@@ -311,14 +350,14 @@ static void close_sets(struct sets *s) {
 void build_end(struct build *b, uint32_t rule, uint32_t start, uint32_t end) {
     struct sets s = {0};
     struct machine *m = b->m;
-    build_spend(b, b->n_states + b->n_edges + 256u);
+    build_spend(b, b->n_states + b->n_edges + 256u); /* the sets' own memory */
     if (!b->rc && open_sets(b, &s)) {
         s.list[0] = start;
         s.n_list = 1;
         m->rules[rule].start = s.base + set_of(b, &s, end);
         for (uint32_t k = 0; k < s.n && !b->rc; k++) {
             struct machine_state at = {.edge = m->n_edges, .call = m->n_calls, .rule = rule};
-            build_spend(b, 256);
+            build_spend(b, 8 + s.at[k + 1] - s.at[k]);
             for (uint32_t i = s.at[k]; i < s.at[k + 1]; i++) at.accept |= s.members[i] == end;
             join_bytes(b, &s, k, end, &at);
             copy_flagged(b, &s, k, end, &at);
@@ -402,9 +441,11 @@ static void drop_bad(struct machine *m, const struct trim *t) {
 }
 
 /* The bytes that can begin each rule. Starts lead to other starts by a few calls at most, so this settles quickly. */
-static void find_first(struct machine *m) {
-    for (bool changed = true; changed;) {
+static void find_first(struct build *b) {
+    struct machine *m = b->m;
+    for (bool changed = true; changed && !b->rc;) {
         changed = false;
+        build_spend(b, 8ull * m->n_rules);
         for (uint32_t r = 0; r < m->n_rules; r++) {
             struct machine_rule *rule = &m->rules[r];
             const struct machine_state *at = &m->states[rule->start];
@@ -424,6 +465,7 @@ static void find_first(struct machine *m) {
 int build_finish(struct build *b) {
     struct machine *m = b->m;
     struct trim t = {0};
+    build_spend(b, m->n_states + m->n_edges + (uint64_t)m->n_calls);
     if (b->rc) return b->rc;
     size_t links = (size_t)m->n_edges + m->n_calls + 1;
     t.backs = mem_array(links, sizeof *t.backs);
@@ -441,7 +483,7 @@ int build_finish(struct build *b) {
     }
     if (!b->rc) {
         drop_bad(m, &t);
-        find_first(m);
+        find_first(b);
     }
     mem_free(t.backs);
     mem_free(t.call_next);

@@ -10,8 +10,8 @@
 
 typedef bool build_stop_fn(void *ctx); /* calla_grammar_stop_fn */
 
-#define BUILD_MAX_STATES 32768      /* of the machine */
-#define BUILD_MAX_EDGES  (1u << 18) /* of the machine */
+#define BUILD_MAX_STATES 32768      /* of one schema's machine; also its rules */
+#define BUILD_MAX_EDGES  (1u << 18) /* of one schema's machine; also its calls */
 #define BUILD_MAX_SKETCH (1u << 18) /* edges of one rule's sketch */
 #define BUILD_MAX_WORK   30000000u  /* elementary steps, reading, drawing and building together */
 #define BUILD_ASK_EVERY  100000u    /* steps between two questions whether to go on: a millisecond or two */
@@ -21,14 +21,16 @@ struct build {
     struct machine *m;
     struct calla_error *err;
     int rc;
-    uint64_t work, asked;
-    build_stop_fn *stop; /* NULL: nobody is asked */
+    uint64_t work, asked, max_work; /* steps done, at the last question, at most */
+    uint32_t max_states, max_edges; /* of the machine */
+    build_stop_fn *stop;            /* NULL: nobody is asked */
     void *stop_ctx;
     struct sketch_edge *edges; /* of the rule being sketched */
     uint32_t *head;            /* [n_states] first edge */
     uint32_t n_edges, cap_edges, n_states, cap_states;
 };
 
+/* The bounds are those of one schema; the caller may set others. */
 void build_open(struct build *b, struct machine *m, struct calla_error *err);
 void build_close(struct build *b);    /* frees what is the builder's; the machine stays */
 uint32_t build_rule(struct build *b); /* a new rule, to be sketched later */

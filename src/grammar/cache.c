@@ -34,12 +34,16 @@ static void let_go(struct entry *e) {
     mem_free(e);
 }
 
-void calla_grammar_cache_close(struct calla_grammar_cache *c) {
-    if (!c) return;
-    for (struct entry *e = c->entries, *next; e; e = next) {
+static void let_all_go(struct entry *e) {
+    for (struct entry *next; e; e = next) {
         next = e->next;
         let_go(e);
     }
+}
+
+void calla_grammar_cache_close(struct calla_grammar_cache *c) {
+    if (!c) return;
+    let_all_go(c->entries);
     pthread_mutex_destroy(&c->lock);
     mem_free(c);
 }
@@ -64,19 +68,24 @@ static struct calla_grammar *find(struct calla_grammar_cache *c, uint64_t hash, 
     return NULL;
 }
 
-/* From the first that is beyond the bound on, all go; those that requests hold live on with them. The lock is held. */
-static void trim(struct calla_grammar_cache *c) {
-    size_t bytes = 0;
+/* Those used last stay as long as they are within the bound together; one that is over it by itself goes first and costs the others
+ * nothing. What requests hold lives on with them. Returns those that go, for let_all_go once the lock, which is held, is not. */
+static struct entry *trim(struct calla_grammar_cache *c) {
+    struct entry *gone = NULL;
+    size_t all = 0;
     for (struct entry **at = &c->entries; *at;) {
         struct entry *e = *at;
-        bytes += sizeof *e + (e->n == SIZE_MAX ? 0 : e->n) + grammar_bytes(e->g);
-        if (bytes <= c->max_bytes) {
+        size_t bytes = sizeof *e + (e->n == SIZE_MAX ? 0 : e->n) + atomic_load(&e->g->bytes);
+        if (bytes <= c->max_bytes) all += bytes;
+        if (bytes <= c->max_bytes && all <= c->max_bytes) {
             at = &e->next;
             continue;
         }
         *at = e->next;
-        let_go(e);
+        e->next = gone;
+        gone = e;
     }
+    return gone;
 }
 
 /* Keep g, of which the caller has a use; a cache that cannot is as good as none. The lock is held. */
@@ -99,8 +108,9 @@ int calla_grammar_cache_get(struct calla_grammar_cache *c, bool calls, const cha
     const uint64_t hash = text ? hash_of(text, n) : 0;
     pthread_mutex_lock(&c->lock);
     *out = find(c, hash, calls, text, key_n);
-    trim(c);
+    struct entry *gone = trim(c); /* they grow while they are used */
     pthread_mutex_unlock(&c->lock);
+    let_all_go(gone);
     if (*out) return 0;
     int rc = calls ? calla_grammar_open_calls(out, c->v, text, n, stop, ctx, err)
                    : calla_grammar_open_watched(out, c->v, text, n, stop, ctx, err);
@@ -108,8 +118,9 @@ int calla_grammar_cache_get(struct calla_grammar_cache *c, bool calls, const cha
     pthread_mutex_lock(&c->lock);
     struct calla_grammar *other = find(c, hash, calls, text, key_n); /* compiled by another thread meanwhile */
     if (!other) keep(c, *out, hash, calls, text, key_n);
-    trim(c);
+    gone = trim(c);
     pthread_mutex_unlock(&c->lock);
+    let_all_go(gone);
     if (other) calla_grammar_close(*out), *out = other;
     return 0;
 }

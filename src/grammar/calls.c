@@ -8,6 +8,15 @@
 #define MOST_PARAMETERS 32  /* bits of a count */
 #define LONGEST_NAME    256 /* bytes of a parameter's */
 
+/* Bounds of one machine for all functions, and what of them the functions' own rules may take. The rest is always there for their names,
+ * of which CALLA_TOOLS_MAX of 128 bytes need 66,000 states and some 2 million steps. */
+#define NAMES_MAX_WORK       (BUILD_MAX_WORK / 6)
+#define FUNCTIONS_MAX_WORK   (BUILD_MAX_WORK / 6 * 5)
+#define CALLS_MAX_STATES     (9 * BUILD_MAX_STATES)
+#define FUNCTIONS_MAX_STATES (6 * BUILD_MAX_STATES)
+#define CALLS_MAX_EDGES      (4 * BUILD_MAX_EDGES)
+#define FUNCTIONS_MAX_EDGES  (3 * BUILD_MAX_EDGES)
+
 static const char END_VALUE[] = "</parameter>\n", BEGIN_FUNCTION[] = "<function=", END_FUNCTION[] = "</function>";
 
 /* ---- texts ---- */
@@ -208,7 +217,8 @@ void calls_draw(struct drawing *d, const struct draw_task *t, uint32_t from, uin
 struct function {
     struct slice name;
     const struct json *parameters; /* NULL: none are declared */
-    bool strict, any;              /* must be enforced; is not */
+    bool strict, any, given_up;    /* must be enforced; is not; was to be */
+    uint32_t rule;                 /* of what is behind its name, once it is drawn */
 };
 struct functions {
     struct function *list; /* [n] */
@@ -244,11 +254,12 @@ static bool can_hold(struct drawing *d, const struct schema *s) {
     return true;
 }
 
-/* From behind "<function=NAME>\n". */
-static void draw_function(struct drawing *d, const struct function *f, uint32_t from, uint32_t to) {
+/* Its rule: what may come from behind "<function=NAME>\n" on. */
+static void draw_function(struct drawing *d, struct function *f) {
     struct schema s;
     bool any = f->any;
     schema_init(&s);
+    d->r.reads = 0;
     if (!any && f->parameters) {
         d->r.root = f->parameters;
         if (f->parameters->raw.n > SCHEMA_MAX_BYTES) schema_fail(&d->r, NULL, "the schema is too large to be enforced");
@@ -257,98 +268,116 @@ static void draw_function(struct drawing *d, const struct function *f, uint32_t 
         any = s.has_additional ? !s.closed : !s.has_properties && !s.properties;
         if (any && f->strict) schema_fail(&d->r, NULL, "parameters of other names than the listed ones cannot be enforced");
     }
-    if (any) build_call(&d->b, from, draw_rule(d, (struct draw_task){.kind = CALL_ANYTHING}), 0, to);
-    else {
-        struct draw_task t = {.kind = CALL_PARAMETERS, .min = d->unique++, .schema = draw_keep(d, &s)};
-        build_call(&d->b, from, draw_rule(d, t), 0, to);
-    }
-}
-
-static void draw_all(struct drawing *d, const struct functions *f) {
-    for (int led = 0; led < 2; led++) build_rule(&d->b);
-    for (uint32_t led = 0; led < 2 && !draw_failed(d); led++) {
-        build_begin(&d->b);
-        uint32_t from = build_state(&d->b), to = build_state(&d->b), names = build_text(&d->b, from, "\n<function=", 11);
-        for (uint32_t i = 0; i < f->n && !draw_failed(d); i++) {
-            const struct function *one = &f->list[i];
-            draw_function(d, one, build_text(&d->b, build_text(&d->b, names, one->name.p, one->name.n), ">\n", 2), to);
-        }
-        if (!draw_failed(d)) build_end(&d->b, led ? MACHINE_LED_TEXT : MACHINE_TEXT, from, to);
-    }
+    if (any) f->rule = draw_rule(d, (struct draw_task){.kind = CALL_ANYTHING});
+    else f->rule = draw_rule(d, (struct draw_task){.kind = CALL_PARAMETERS, .min = d->unique++, .schema = draw_keep(d, &s)});
     draw_tasks(d);
 }
 
-/* A parameter without any value would be a name that leads nowhere. */
-static int check_values(const struct drawing *d, const struct machine *m) {
+/* `why` it cannot be enforced: then it may have any parameters, unless it is strict. */
+static int give_up(struct function *f, const char *why, struct calla_error *err) {
+    f->any = f->given_up = true;
+    if (!f->strict) return 0;
+    struct calla_error said = {0}; /* `why` may lie in err */
+    int rc = err_set(&said, CALLA_E_INVALID, "the parameters of %.*s, which is strict, cannot be enforced: %s",
+                     f->name.n > 64 ? 64 : (int)f->name.n, f->name.p, why);
+    *err = said;
+    return rc;
+}
+
+/* A function's part of what is left for functions, so that one that is too large leaves the others enough. */
+static uint64_t part_of(uint64_t most, uint64_t used, uint32_t n_left) {
+    return used < most ? used + (most - used) / (n_left < 8 ? n_left : 8) : used;
+}
+
+/* Every function after the other; one that cannot be held to its parameters is taken back and may have any. */
+static int draw_each(struct drawing *d, struct functions *f, struct calla_error *err) {
+    struct build *b = &d->b;
+    const struct machine *m = b->m;
+    for (uint32_t i = 0; i < f->n; i++) {
+        const struct draw_mark mark = draw_mark(d);
+        bool any = f->list[i].any;
+        b->max_work = any ? b->work + NAMES_MAX_WORK : part_of(FUNCTIONS_MAX_WORK, b->work, f->n - i);
+        b->max_states = any ? CALLS_MAX_STATES : (uint32_t)part_of(FUNCTIONS_MAX_STATES, m->n_states, f->n - i);
+        b->max_edges = any ? CALLS_MAX_EDGES : (uint32_t)part_of(FUNCTIONS_MAX_EDGES, m->n_edges, f->n - i);
+        draw_function(d, &f->list[i]);
+        int rc = d->r.rc ? d->r.rc : b->rc;
+        if (rc == 0) continue;
+        if (rc != CALLA_E_INVALID || any) return rc;
+        rc = give_up(&f->list[i], err->message, err);
+        if (rc) return rc;
+        b->max_work = b->work + NAMES_MAX_WORK;
+        draw_back(d, &mark);
+        i--; /* again, with any parameters */
+    }
+    b->max_work = b->work + NAMES_MAX_WORK;
+    b->max_states = CALLS_MAX_STATES;
+    b->max_edges = CALLS_MAX_EDGES;
+    return 0;
+}
+
+/* The text of a call. Nothing may come before it, so a text with newlines before it is the same rule. */
+static void draw_text_rule(struct drawing *d, const struct functions *f) {
+    build_begin(&d->b);
+    uint32_t from = build_state(&d->b), to = build_state(&d->b), names = build_text(&d->b, from, "\n<function=", 11);
+    for (uint32_t i = 0; i < f->n; i++) {
+        const struct function *one = &f->list[i];
+        build_call(&d->b, build_text(&d->b, build_text(&d->b, names, one->name.p, one->name.n), ">\n", 2), one->rule, 0, to);
+    }
+    if (!draw_failed(d)) build_end(&d->b, MACHINE_TEXT, from, to);
+    if (!draw_failed(d)) d->b.m->rules[MACHINE_LED_TEXT] = d->b.m->rules[MACHINE_TEXT];
+}
+
+/* A parameter without any value would be a name that leads nowhere: its function is given up. *again: one was. */
+static int check_values(const struct drawing *d, const struct machine *m, struct functions *f, bool *again, struct calla_error *err) {
     for (const struct draw_task *t = d->first; t; t = t->next) {
         const struct machine_state *start = &m->states[m->rules[t->rule].start];
-        if (t->kind == CALL_VALUE && !start->n_edges && !start->n_calls)
-            return err_set(d->r.err, CALLA_E_INVALID, "nothing can satisfy one of its parameters");
+        if (t->kind != CALL_VALUE || start->n_edges || start->n_calls) continue;
+        for (uint32_t i = 0; i < f->n; i++) {
+            if (f->list[i].any || f->list[i].parameters != t->root) continue;
+            int rc = give_up(&f->list[i], "nothing can satisfy one of its parameters", err);
+            if (rc) return rc;
+            *again = true;
+        }
     }
     return 0;
 }
 
-/* work: spent before, and in the end. */
-static int attempt(struct machine *m, const struct functions *f, uint64_t *work, build_stop_fn *stop, void *ctx, struct calla_error *err) {
+static int attempt(struct machine *m, struct functions *f, bool *again, uint64_t *work, build_stop_fn *stop, void *ctx,
+                   struct calla_error *err) {
     struct drawing d = {0};
     *m = (struct machine){0};
     d.r = (struct schema_reader){.arena = &d.arena, .b = &d.b, .err = err};
     build_open(&d.b, m, err);
-    d.b.work = d.b.asked = *work;
     d.b.stop = stop;
     d.b.stop_ctx = ctx;
-    draw_all(&d, f);
-    int rc = d.r.rc ? d.r.rc : build_finish(&d.b);
-    if (rc == 0) rc = check_values(&d, m);
-    *work = d.b.work;
+    for (int led = 0; led < 2; led++) build_rule(&d.b);
+    int rc = draw_each(&d, f, err);
+    if (rc == 0) draw_text_rule(&d, f);
+    if (rc == 0) rc = d.b.rc ? d.b.rc : build_finish(&d.b);
+    if (rc == 0) rc = check_values(&d, m, f, again, err);
+    *work += d.b.work;
+    for (uint32_t i = 0; i < f->n; i++) m->given_up += f->list[i].given_up;
     build_close(&d.b);
     arena_free(&d.arena);
     return rc;
 }
 
-/* `why` it cannot be enforced: then it may have any parameters, unless it is strict. */
-static int give_up(struct function *f, const struct calla_error *why, struct calla_error *err) {
-    f->any = true;
-    if (!f->strict) return 0;
-    return err_set(err, CALLA_E_INVALID, "the parameters of %.*s, which is strict, cannot be enforced: %s",
-                   f->name.n > 64 ? 64 : (int)f->name.n, f->name.p, why->message);
-}
-
-/* Each function by itself, so that one that cannot be held to its schema costs the others nothing; then all. Both within the work of one
- * schema. */
-static int draw_functions(struct machine *m, struct functions *f, build_stop_fn *stop, void *ctx, struct calla_error *err) {
-    struct calla_error why = {0};
-    uint64_t work = 0;
-    int rc = 0;
-    for (uint32_t i = 0; i < f->n && rc == 0; i++) {
-        if (f->list[i].any) continue;
-        const struct functions alone = {&f->list[i], 1};
-        rc = attempt(m, &alone, &work, stop, ctx, &why);
-        machine_free(m);
-        if (rc == CALLA_E_INVALID) rc = give_up(&f->list[i], &why, err);
-        else if (rc) err_set(err, rc, "%s", why.message);
-    }
-    if (rc) return rc;
-    work = 0;
-    rc = attempt(m, f, &work, stop, ctx, &why);
-    if (rc == CALLA_E_INVALID) { /* too large all together */
-        machine_free(m);
-        rc = 0;
-        for (uint32_t i = 0; i < f->n && rc == 0; i++) rc = give_up(&f->list[i], &why, err);
-        work = 0;
-        return rc ? rc : attempt(m, f, &work, stop, ctx, err);
-    }
-    return rc ? err_set(err, rc, "%s", why.message) : 0;
-}
-
-int draw_calls(struct machine *m, const char *tools, size_t n, build_stop_fn *stop, void *ctx, struct calla_error *err) {
+int draw_calls(struct machine *m, const char *tools, size_t n, uint64_t *work, build_stop_fn *stop, void *ctx, struct calla_error *err) {
     struct arena arena = {0};
     struct json *root = NULL;
     struct functions f;
+    struct calla_error why = {0}; /* also of functions that are given up, where nothing fails */
+    bool again = false;
     *m = (struct machine){0};
-    int rc = json_parse(tools, n, &arena, &root, err);
-    if (rc == 0) rc = read_functions(&f, root, &arena, err);
-    if (rc == 0) rc = draw_functions(m, &f, stop, ctx, err);
+    int rc = json_parse(tools, n, &arena, &root, &why);
+    if (rc == 0) rc = read_functions(&f, root, &arena, &why);
+    if (rc == 0) rc = attempt(m, &f, &again, work, stop, ctx, &why);
+    if (rc == 0 && again) { /* once: who is given up leads to no other's parameters */
+        machine_free(m);
+        again = false;
+        rc = attempt(m, &f, &again, work, stop, ctx, &why);
+    }
+    if (rc && err) *err = why;
     arena_free(&arena);
     return rc;
 }

@@ -444,7 +444,7 @@ static void draw_roots(struct drawing *d, const struct json *node, bool any_obje
 
 void draw_tasks(struct drawing *d) {
     struct machine *m = d->b.m;
-    for (const struct draw_task *t = d->first; t && !draw_failed(d); t = t->next) {
+    for (const struct draw_task *t; (t = d->drawn ? d->drawn->next : d->first) && !draw_failed(d); d->drawn = t) {
         build_begin(&d->b);
         uint32_t from = build_state(&d->b), to = build_state(&d->b);
         if (t->root) d->r.root = t->root;
@@ -458,7 +458,28 @@ void draw_tasks(struct drawing *d) {
     }
 }
 
-int draw_schema(struct machine *m, const char *schema, size_t n, build_stop_fn *stop, void *ctx, struct calla_error *err) {
+struct draw_mark draw_mark(const struct drawing *d) {
+    const struct machine *m = d->b.m;
+    return (struct draw_mark){m->n_states, m->n_edges, m->n_calls, m->n_rules, d->last};
+}
+
+void draw_back(struct drawing *d, const struct draw_mark *mark) {
+    struct machine *m = d->b.m;
+    m->n_states = mark->states;
+    m->n_edges = mark->edges;
+    m->n_calls = mark->calls;
+    m->n_rules = mark->rules;
+    for (uint32_t i = 0; i < DRAW_BUCKETS; i++) /* the latest is each bucket's first */
+        while (d->buckets[i] && d->buckets[i]->rule >= mark->rules) d->buckets[i] = d->buckets[i]->same;
+    d->last = mark->last;
+    if (d->last) d->last->next = NULL;
+    else d->first = NULL;
+    d->drawn = d->last;
+    d->b.rc = d->r.rc = 0;
+    build_spend(&d->b, DRAW_BUCKETS);
+}
+
+int draw_schema(struct machine *m, const char *schema, size_t n, uint64_t *work, build_stop_fn *stop, void *ctx, struct calla_error *err) {
     struct drawing d = {0};
     struct json *root = NULL;
     int rc = 0;
@@ -476,6 +497,7 @@ int draw_schema(struct machine *m, const char *schema, size_t n, build_stop_fn *
         draw_tasks(&d);
         rc = d.r.rc ? d.r.rc : build_finish(&d.b);
     }
+    *work = d.b.work;
     build_close(&d.b);
     arena_free(&d.arena);
     return rc;

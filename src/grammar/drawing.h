@@ -42,7 +42,8 @@ struct drawing {
     struct schema_reader r;
     struct arena arena;
     struct draw_task *first, *last, *buckets[DRAW_BUCKETS];
-    uint32_t unique; /* tells tasks apart that are never the same */
+    const struct draw_task *drawn; /* the last that is; NULL: none */
+    uint32_t unique;               /* tells tasks apart that are never the same */
 };
 bool draw_failed(const struct drawing *d);
 /* The rule for a task, asked for if it is new. */
@@ -50,8 +51,16 @@ uint32_t draw_rule(struct drawing *d, struct draw_task wanted);
 struct schema *draw_keep(struct drawing *d, const struct schema *s);
 /* Each way to choose one of every group of alternatives, by draw_types. */
 void draw_choices(struct drawing *d, const struct schema *s, uint32_t from, uint32_t to, bool bare, int depth);
-/* All tasks, those that they ask for included. */
+/* All tasks that are left, those that they ask for included. */
 void draw_tasks(struct drawing *d);
+/* To draw on, and where that fails to take it back: what was drawn and asked for since the mark is gone, the work done is not. All that was
+ * asked for at the mark must be drawn. */
+struct draw_mark {
+    uint32_t states, edges, calls, rules;
+    struct draw_task *last;
+};
+struct draw_mark draw_mark(const struct drawing *d);
+void draw_back(struct drawing *d, const struct draw_mark *mark);
 
 /* calls.c: draw one of its tasks. */
 void calls_draw(struct drawing *d, const struct draw_task *t, uint32_t from, uint32_t to);

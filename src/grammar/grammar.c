@@ -6,7 +6,7 @@
 #include "grammar/draw.h"
 #include "grammar/matcher.h"
 
-typedef int draw_fn(struct machine *m, const char *text, size_t n, build_stop_fn *stop, void *ctx, struct calla_error *err);
+typedef int draw_fn(struct machine *m, const char *text, size_t n, uint64_t *work, build_stop_fn *stop, void *ctx, struct calla_error *err);
 
 static int compile(struct calla_grammar **out, struct calla_vocabulary *v, draw_fn *draw, struct slice text, calla_grammar_stop_fn *stop,
                    void *ctx, struct calla_error *err) {
@@ -16,14 +16,15 @@ static int compile(struct calla_grammar **out, struct calla_vocabulary *v, draw_
     atomic_init(&g->uses, 1);
     pthread_mutex_init(&g->lock, NULL);
     for (int i = 0; i < GRAMMAR_KEPT; i++) g->kept[i].state = UINT32_MAX;
-    int rc = draw(&g->m, text.p, text.n, stop, ctx, err);
-    if (rc) {
-        calla_grammar_close(g);
-        return rc;
-    }
-    matcher_warm(g);
-    *out = g;
-    return 0;
+    uint64_t work = 0;
+    int rc = draw(&g->m, text.p, text.n, &work, stop, ctx, err);
+    if (rc == 0) machine_fit(&g->m);
+    if (rc == 0 && !matcher_warm(g, work, stop, ctx)) rc = err_set(err, CALLA_E_CANCELLED, "grammar: given up, since nobody waits for it");
+    if (rc == 0) {
+        grammar_count(g);
+        *out = g;
+    } else calla_grammar_close(g);
+    return rc;
 }
 
 int calla_grammar_open_watched(struct calla_grammar **out, struct calla_vocabulary *v, const char *schema, size_t n,
@@ -53,18 +54,19 @@ void calla_grammar_close(struct calla_grammar *g) {
     mem_free(g);
 }
 
-size_t grammar_bytes(struct calla_grammar *g) {
+void grammar_count(struct calla_grammar *g) {
     const struct machine *m = &g->m;
     size_t bytes = sizeof *g + m->cap_states * sizeof *m->states + m->cap_edges * sizeof *m->edges + m->cap_calls * sizeof *m->calls +
                    m->cap_rules * sizeof *m->rules;
-    pthread_mutex_lock(&g->lock);
-    for (int i = 0; i < GRAMMAR_KEPT; i++)
-        if (g->kept[i].mask)
-            bytes += g->v->words * sizeof *g->kept->mask + ((size_t)g->kept[i].cap_ends + g->kept[i].cap_longs) * sizeof *g->kept->ends;
-    pthread_mutex_unlock(&g->lock);
-    return bytes;
+    for (int i = 0; i < GRAMMAR_KEPT; i++) {
+        if (g->kept[i].mask) bytes += g->v->words * sizeof *g->kept->mask;
+        bytes += ((size_t)g->kept[i].cap_ends + g->kept[i].cap_longs) * sizeof *g->kept->ends;
+    }
+    if (g->scratch) bytes += g->v->words * sizeof *g->scratch;
+    atomic_store(&g->bytes, bytes);
 }
 
 void calla_grammar_info(struct calla_grammar *g, struct calla_grammar_info *out) {
-    *out = (struct calla_grammar_info){.rules = g->m.n_rules, .states = g->m.n_states, .bytes = grammar_bytes(g)};
+    *out = (struct calla_grammar_info){
+        .rules = g->m.n_rules, .states = g->m.n_states, .given_up = g->m.given_up, .bytes = atomic_load(&g->bytes)};
 }

@@ -6,8 +6,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define GRAMMAR_KEPT  256               /* masks that are kept: 8 MB for 250,000 ids */
-#define GRAMMAR_WARM  16                /* of them, those found out while compiling, at most */
+#define GRAMMAR_KEPT  256 /* masks that are kept: 8 MB for 250,000 ids */
+#define GRAMMAR_WARM  16  /* of them, those found out while compiling, at most */
+#define GRAMMAR_AHEAD 16  /* and those by calla_grammar_warm, at most; of one rule: */
+#define GRAMMAR_RULE  4
 #define GRAMMAR_NEAR  16                /* characters that a measured rule has to spare, up to which each number has masks of its own */
 #define GRAMMAR_LISTS ((size_t)4 << 20) /* bytes of the lists beside the masks, but for the last one's */
 
@@ -31,11 +33,13 @@ struct calla_grammar {
     struct calla_vocabulary *v;
     struct machine m;
     atomic_int uses;      /* the last calla_grammar_close frees */
-    pthread_mutex_t lock; /* kept, scratch, turn; held while one of them is in use */
+    atomic_size_t bytes;  /* that it holds by now; written under the lock */
+    pthread_mutex_t lock; /* all below; held while one of them is in use, but not while a state's mask is found out */
     struct kept kept[GRAMMAR_KEPT];
     uint32_t *scratch; /* a mask, or NULL */
     uint64_t turn;
+    uint32_t ahead, ahead_rule, n_ahead, n_rule; /* calla_grammar_warm: the state it looks at next and its rule; found out in all, of it */
 };
-/* Bytes that it holds by now. */
-size_t grammar_bytes(struct calla_grammar *g);
+/* Count its bytes again; the lock is held, or nobody else has the grammar yet. */
+void grammar_count(struct calla_grammar *g);
 #endif

@@ -55,6 +55,8 @@ struct machine {
     struct machine_rule *rules; /* MACHINE_TEXT, MACHINE_LED_TEXT, and those these call */
     uint32_t n_states, n_edges, n_calls, n_rules;
     uint32_t cap_states, cap_edges, cap_calls, cap_rules;
+    uint32_t given_up; /* of calls.c: functions that may have any parameters since theirs cannot be enforced */
 };
 void machine_free(struct machine *m);
+void machine_fit(struct machine *m); /* gives back the room that nothing was built in */
 #endif

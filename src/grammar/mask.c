@@ -5,6 +5,7 @@
  * the grammar keeps it by state. Both leave open only what follows a closing quote: that depends on the frames and is walked each time.
  */
 #include "base/mem.h"
+#include "grammar/build.h"
 #include "grammar/matcher.h"
 #include <string.h>
 
@@ -229,27 +230,6 @@ static void shed_lists(struct calla_grammar *g, const struct kept *latest) {
     }
 }
 
-/* Walk once for a state, into the place used longest ago; NULL when out of memory. The lock is held. */
-static struct kept *keep_state(struct calla_grammar *g, uint32_t state, uint32_t left) {
-    struct kept *kept = least_used(g);
-    const struct calla_vocabulary *v = g->v;
-    struct table table;
-    bool done = false;
-    kept->state = UINT32_MAX;
-    if (!kept->mask) kept->mask = mem_array(v->words, sizeof *kept->mask);
-    if (!kept->mask || !open_table(&table, &g->m, g->m.states[state].rule)) return NULL;
-    memset(kept->mask, 0, v->words * sizeof *kept->mask);
-    kept->state = state;
-    kept->left = left < GRAMMAR_NEAR ? left : GRAMMAR_NEAR;
-    kept->n_ends = kept->n_longs = 0;
-    kept->used = ++g->turn;
-    done = walk_table(v, &table, kept, left < GRAMMAR_NEAR ? left : UINT32_MAX);
-    if (!done) kept->state = UINT32_MAX;
-    close_table(&table);
-    shed_lists(g, kept);
-    return done ? kept : NULL;
-}
-
 static struct kept *find_kept(struct calla_grammar *g, uint32_t state, uint32_t left) {
     for (int i = 0; i < GRAMMAR_KEPT; i++) {
         struct kept *kept = &g->kept[i];
@@ -258,6 +238,50 @@ static struct kept *find_kept(struct calla_grammar *g, uint32_t state, uint32_t 
         return kept;
     }
     return NULL;
+}
+
+static void free_kept(struct kept *kept) {
+    mem_free(kept->mask);
+    mem_free(kept->ends);
+    mem_free(kept->longs);
+}
+
+/* Walk once for a state, without the lock; false when out of memory. */
+static bool find_out(const struct calla_grammar *g, uint32_t state, uint32_t left, struct kept *fresh) {
+    const struct calla_vocabulary *v = g->v;
+    struct table table;
+    *fresh = (struct kept){.state = state, .left = left < GRAMMAR_NEAR ? left : GRAMMAR_NEAR};
+    fresh->mask = mem_calloc(v->words, sizeof *fresh->mask);
+    bool done = fresh->mask && open_table(&table, &g->m, g->m.states[state].rule);
+    if (done) {
+        done = walk_table(v, &table, fresh, left < GRAMMAR_NEAR ? left : UINT32_MAX);
+        close_table(&table);
+    }
+    if (!done) free_kept(fresh);
+    return done;
+}
+
+/* Into the place used longest ago. The lock is held. */
+static struct kept *put(struct calla_grammar *g, struct kept *fresh) {
+    struct kept *kept = least_used(g);
+    free_kept(kept);
+    *kept = *fresh;
+    kept->used = ++g->turn;
+    shed_lists(g, kept);
+    grammar_count(g);
+    return kept;
+}
+
+/* Find out about a state that is not kept, or was not when last looked; the lock is held before and after, but not meanwhile. NULL when out
+ * of memory. */
+static struct kept *keep_state(struct calla_grammar *g, uint32_t state, uint32_t left) {
+    struct kept fresh;
+    pthread_mutex_unlock(&g->lock);
+    bool done = find_out(g, state, left, &fresh);
+    pthread_mutex_lock(&g->lock);
+    struct kept *kept = find_kept(g, state, left); /* another thread was as quick */
+    if (kept && done) free_kept(&fresh);
+    return kept || !done ? kept : put(g, &fresh);
 }
 
 /* What is kept, where so much is `left`. False when out of memory. The lock is held. */
@@ -269,7 +293,10 @@ static bool join_kept(struct masking *k, const struct kept *kept, uint32_t left)
         join(k, kept->mask);
         return true;
     }
-    if (!g->scratch) g->scratch = mem_array(g->v->words, sizeof *g->scratch);
+    if (!g->scratch) {
+        g->scratch = mem_array(g->v->words, sizeof *g->scratch);
+        grammar_count(g);
+    }
     if (!g->scratch) return false;
     memcpy(g->scratch, kept->mask, g->v->words * sizeof *g->scratch);
     for (uint32_t i = 0; i < kept->n_longs; i++)
@@ -298,22 +325,58 @@ static size_t reach(const struct calla_vocabulary *v, const uint32_t first[8]) {
     return n;
 }
 
-void matcher_warm(struct calla_grammar *g) {
+/* A state whose mask is worth keeping, with what is then `left` at most. */
+static bool is_wide(const struct calla_grammar *g, uint32_t state, uint32_t *left) {
+    const struct thread t = {state, 0, -1};
     uint32_t first[8];
+    if (g->m.states[state].body || !is_alike(&g->m.rules[g->m.states[state].rule])) return false;
+    first_bytes(&g->m, &(struct threads){.n = 1, .t = {t}}, first);
+    *left = left_of(&g->m, &t);
+    return reach(g->v, first) > g->v->wide;
+}
+
+bool matcher_warm(struct calla_grammar *g, uint64_t work, calla_grammar_stop_fn *stop, void *ctx) {
     int kept = 0;
+    bool go_on = true;
     pthread_mutex_lock(&g->lock);
-    for (uint32_t r = 0; r < g->m.n_rules && kept < GRAMMAR_WARM; r++) {
+    for (uint32_t r = 0; r < g->m.n_rules && kept < GRAMMAR_WARM && go_on; r++) {
         const struct machine_rule *rule = &g->m.rules[r];
         const struct machine_state *start = &g->m.states[rule->start];
         bool quoted = start->n_edges == 1 && g->m.edges[start->edge].lo == '"';
-        if (!is_alike(rule) || (!quoted && start->n_calls)) continue;
-        struct thread inside = {quoted ? g->m.edges[start->edge].to : rule->start, 0, -1};
-        first_bytes(&g->m, &(struct threads){.n = 1, .t = {inside}}, first);
-        if (g->m.states[inside.state].body || reach(g->v, first) <= g->v->wide) continue;
-        keep_state(g, inside.state, left_of(&g->m, &inside));
+        uint32_t inside = quoted ? g->m.edges[start->edge].to : rule->start, left;
+        if ((!quoted && start->n_calls) || !is_wide(g, inside, &left)) continue;
+        work += g->v->n;
+        if (work > BUILD_MAX_WORK) break; /* the others when they are asked for */
+        go_on = !stop || !stop(ctx);
+        if (go_on) keep_state(g, inside, left);
         kept++;
     }
     pthread_mutex_unlock(&g->lock);
+    return go_on;
+}
+
+/* Within a rule states are in the order of their distance from its start, so the first few are those that most texts come to. In a measured
+ * rule the mask is the one that serves places far from the bound. */
+bool calla_grammar_warm(struct calla_grammar *g) {
+    bool found = false;
+    pthread_mutex_lock(&g->lock);
+    for (; !found && g->ahead < g->m.n_states && g->n_ahead < GRAMMAR_AHEAD; g->ahead++) {
+        const uint32_t state = g->ahead, rule = g->m.states[state].rule;
+        uint32_t left;
+        if (rule != g->ahead_rule) g->n_rule = 0;
+        g->ahead_rule = rule;
+        if (g->n_rule >= GRAMMAR_RULE || !is_wide(g, state, &left) || left < 2 * GRAMMAR_NEAR) continue;
+        if (g->m.rules[rule].measured && left > g->m.rules[rule].max) continue; /* too far from its end to be come to */
+        g->n_rule++;
+        if (find_kept(g, state, left)) continue;
+        g->n_ahead++;
+        g->ahead++; /* before the lock is let go: another thread takes the next */
+        keep_state(g, state, left);
+        found = true;
+        break;
+    }
+    pthread_mutex_unlock(&g->lock);
+    return found;
 }
 
 /* By what is kept for the state, which is found out the first time. A matcher that has no walk left for that leaves the thread out, unless

@@ -45,6 +45,7 @@ void matcher_step(struct calla_matcher *m, const struct threads *from, uint8_t b
 void matcher_return(struct calla_matcher *m, const struct thread *t, struct threads *to);
 /* Where all that may follow a thread begins with one call: into it, by a frame that the caller drops again (n_frames). Else false. */
 bool matcher_enter(struct calla_matcher *m, struct thread *t);
-/* Find out beforehand what may follow the opening quotes of a new grammar's strings, so that a step need not. */
-void matcher_warm(struct calla_grammar *g);
+/* Find out beforehand what may follow the opening quotes of a new grammar's strings, so that a step need not, as far as the work of its
+ * compile, of which so much was spent, goes. False: `stop` said so between two of them. */
+bool matcher_warm(struct calla_grammar *g, uint64_t work, calla_grammar_stop_fn *stop, void *ctx);
 #endif

@@ -129,6 +129,8 @@ static int submit(struct completion *c, struct choice *choice, const int32_t *id
 static int room_for(const struct completion *c, size_t n_prompt, int *limit, struct calla_error *err) {
     int context = c->server->info.max_seq;
     if (n_prompt >= (size_t)context) {
+        struct http_exchange *x = c->options->exchange;
+        if (x) x->prompt = n_prompt, x->context = (size_t)context;
         return err_param(err, CALLA_E_TOO_LONG, c->chat ? "messages" : "prompt",
                          "the prompt has %zu tokens, but the context is %d; shorten it or raise --max-seq", n_prompt, context);
     }
@@ -207,7 +209,11 @@ static int hold_calls(struct completion *c, struct guide_wish *wish, struct call
     if (rc == CALLA_E_UNSUPPORTED && !r->strict) return 0; /* as good as it goes */
     wish->calls = r->tools;
     if (rc == 0) rc = guide_plan_calls(&c->plan, wish, &why);
-    if (rc == CALLA_E_INVALID && !r->strict) return 0; /* too many and too long names for one grammar */
+    if (c->plan.calls && record_of(c)) {
+        struct calla_grammar_info info;
+        calla_grammar_info(c->plan.calls, &info);
+        record_of(c)->loose_tools = info.given_up;
+    }
     if (rc == CALLA_E_MEMORY || rc == CALLA_E_CANCELLED) return err_set(err, rc, "%s", why.message);
     return rc ? err_param(err, CALLA_E_INVALID, "tools", "tools: %s", why.message) : 0;
 }
@@ -462,6 +468,11 @@ static int pull(struct completion *c, struct choice *choice, int timeout_ms, boo
     return rc;
 }
 
+/* While the engine works for it a request that waits finds out what its masks will ask for. False: it has done so. */
+static bool warm(const struct completion *c) {
+    return (c->plan.grammar && calla_grammar_warm(c->plan.grammar)) || (c->plan.calls && calla_grammar_warm(c->plan.calls));
+}
+
 int completion_step(struct completion *c, int timeout_ms, const struct completion_sink *sink, bool *done, struct calla_error *err) {
     struct choice *waiting = NULL;
     bool moved = false;
@@ -473,7 +484,8 @@ int completion_step(struct completion *c, int timeout_ms, const struct completio
         left++;
         rc = pull(c, waiting, 0, &moved, err);
     }
-    if (rc == 0 && !moved && waiting) rc = pull(c, waiting, left > 1 && timeout_ms > 5 ? 5 : timeout_ms, &moved, err);
+    if (rc == 0 && !moved && waiting && !(timeout_ms > 0 && warm(c)))
+        rc = pull(c, waiting, left > 1 && timeout_ms > 5 ? 5 : timeout_ms, &moved, err);
     *done = rc == 0;
     for (int i = 0; i < c->n_choices; i++) *done &= c->choices[i].done;
     if (rc == CALLA_E_MEMORY && err && err->code != rc) err_set(err, rc, "answer: out of memory; ask for less");

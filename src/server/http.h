@@ -24,6 +24,7 @@ struct http_exchange {
     int fd;                    /* the client's socket, only to be looked at */
     uint64_t next_look_ns;     /* http_look asks the system at most every HTTP_LOOK_MS */
     struct record record;      /* for the log */
+    size_t prompt, context;    /* of a CALLA_E_TOO_LONG: the tokens there are, and those there may be; else 0 */
 };
 #define HTTP_LOOK_MS 50
 

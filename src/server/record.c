@@ -92,6 +92,7 @@ static void write_json(const struct record *r, double seconds, struct str *out) 
     json_number(out, "prefill_ms", g, r->prefill_seconds * 1e3, 1);
     json_number(out, "first_token_ms", g && r->first_seconds > 0, r->first_seconds * 1e3, 1);
     json_number(out, "tokens_per_second", g && speed(r) > 0, speed(r), 1);
+    json_number(out, "loose_tools", g, (double)r->loose_tools, 0);
     json_text(out, "finish_reason", r->finish);
     json_text(out, "error", r->error);
     str_puts(out, r->gone ? ",\"client_gone\":true}" : ",\"client_gone\":false}");
@@ -109,6 +110,7 @@ static void write_text(const struct record *r, double seconds, struct str *out) 
         if (r->first_seconds > 0) str_printf(out, " first=%.1fms", r->first_seconds * 1e3);
         if (speed(r) > 0) str_printf(out, " speed=%.1f/s", speed(r));
     }
+    if (r->loose_tools) str_printf(out, " loose_tools=%zu", r->loose_tools);
     if (r->finish) str_printf(out, " finish=%s", r->finish);
     if (r->error) str_printf(out, " error=%s", r->error);
     if (r->gone) str_puts(out, " gone");

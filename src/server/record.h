@@ -31,6 +31,7 @@ struct record {
     size_t prompt_tokens, cached_tokens, completion_tokens;
     double queue_seconds, prefill_seconds, decode_seconds; /* of its choices the longest */
     double first_seconds;                                  /* from began_ns to the first token; 0: there was none */
+    size_t loose_tools; /* functions whose calls are not held to their parameters, though the others' are: these cannot be enforced */
     const char *finish; /* static: "stop", "length", "tool_calls"; "mixed" where choices differ; NULL: none ended by itself */
 };
 

@@ -11,7 +11,7 @@ from exposition import read, value
 CHAT = "/v1/chat/completions"
 OFF = {"reasoning_effort": "none"}
 KEYS = ["time", "id", "client", "method", "path", "status", "duration_ms", "model", "prompt_tokens", "cached_tokens", "completion_tokens", "queue_ms", "prefill_ms",
-        "first_token_ms", "tokens_per_second", "finish_reason", "error", "client_gone"]
+        "first_token_ms", "tokens_per_second", "loose_tools", "finish_reason", "error", "client_gone"]
 
 
 @pytest.fixture

@@ -157,6 +157,32 @@ def test_strict_calls(server):
     server.chat("hi", tools=[bad], tool_choice="required", max_tokens=4)
 
 
+def test_tools_too_large_to_be_held(server):
+    """Among them the others are held all the same; these have name and form held, which the client does not notice, and the log counts them. Asked for strictly they are refused."""
+    large = [tool(f"large_{i}", {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string", "pattern": "^(?:a|b)*a(?:a|b){20}%d$" % i}}}}) for i in range(3)]
+    names = set()
+    for seed in range(4):
+        answer = server.chat("Book a train.", max_tokens=500, tools=[large[0], tool("book", BOOK), *large[1:]], tool_choice="required", temperature=1.3, seed=seed)
+        if answer["choices"][0]["finish_reason"] == "length":
+            continue
+        name, arguments = calls_of(answer["choices"][0])[0]
+        names.add(name)
+        if name == "book":
+            jsonschema.validate(arguments, BOOK, format_checker=jsonschema.FormatChecker())
+        else:
+            assert name in [t["function"]["name"] for t in large]
+    assert names
+    for choice in large[0], tool("book", BOOK):
+        got = server.chat("Book a train.", max_tokens=300, tools=[*large, tool("book", BOOK)], tool_choice={"type": "function", "function": {"name": choice["function"]["name"]}}, temperature=1)
+        assert got["choices"][0]["finish_reason"] == "length" or calls_of(got["choices"][0])[0][0] == choice["function"]["name"]
+    server.wait(lambda: server.log_path.read_text().count(" loose_tools=3 finish=") == 6)
+    before = server.log_path.read_text().count(" loose_tools=")
+    server.chat("Book a train.", max_tokens=5, tools=[tool("book", BOOK)], tool_choice="required")
+    error = server.refuse(400, tools=[*large, tool("strictly", large[0]["function"]["parameters"], strict=True)])
+    assert error["param"] == "tools" and "strictly" in error["message"] and "too large" in error["message"]
+    assert server.log_path.read_text().count(" loose_tools=") == before
+
+
 def test_begun_calls_end_beside_a_form(server):
     """A call that begins in place of the content is a whole one: no prose behind its tag, no end in it."""
     call = {str(i): 100 for i in server.post({"text": "<tool_call>", "special": True}, "/v1/tokenize").json()["tokens"]}

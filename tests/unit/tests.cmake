@@ -7,7 +7,7 @@ if(Python3_FOUND)
     COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/tests/unit/base/json_against_python.py $<TARGET_FILE:json_echo> 5000)
 endif()
 # Tests that run threads of their own, for the thread sanitizer.
-set_tests_properties(text/test_history_store PROPERTIES LABELS threads)
+set_tests_properties(text/test_history_store grammar/test_matcher PROPERTIES LABELS threads)
 set_tests_properties(backend/test_gdn backend/test_linear PROPERTIES LABELS threads) # an operation's rows over several
 if(CALLA_SANITIZE MATCHES "thread")
   set_tests_properties(backend/test_attn PROPERTIES LABELS sanitized-slow) # the same, in minutes

@@ -233,9 +233,87 @@ static void many(void **state) {
     str_free(&text);
 }
 
+/* Five hundred and twelve tools as agents have them, some with hostile schemas between: all but these are held to their parameters. */
+static void many_realistic(void **state) {
+    (void)state;
+    struct str text = {0};
+    struct calla_grammar_info info;
+    str_puts(&text, "[");
+    for (int i = 0; i < CALLA_TOOLS_MAX; i++) {
+        str_printf(
+            &text,
+            "%s{\"function\":{\"name\":\"tool_%d\",\"parameters\":{\"type\":\"object\",\"properties\":{\"id_%d\":{\"type\":\"string\"},",
+            i ? "," : "", i, i % 50);
+        str_printf(&text, "\"kind\":{\"enum\":[\"low\",\"high_%d\"]},\"limit\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":%d},", i,
+                   100 + i);
+        str_printf(&text, "\"labels\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":%d}},", 40 + i);
+        str_printf(&text,
+                   "\"due\":{\"type\":\"object\",\"properties\":{\"date\":{\"type\":\"string\",\"format\":\"date\"},\"to_%d\":{\"type\":"
+                   "\"string\",\"format\":\"email\"}},\"required\":[\"date\"],\"additionalProperties\":false}",
+                   i);
+        if (i % 64 == 9)
+            str_puts(&text, ",\"deep\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^(?:a|b)*a(?:a|b){20}$\"}}");
+        str_puts(&text, "},\"required\":[\"kind\"],\"additionalProperties\":false}}}");
+    }
+    str_puts(&text, "]");
+    struct calla_grammar *g = grammar(text.data);
+    calla_grammar_info(g, &info);
+    assert_int_equal(info.given_up, 8);
+    for (int i = 0; i < CALLA_TOOLS_MAX; i++) {
+        char good[200], bad[200];
+        snprintf(good, sizeof good, CALL("tool_%d", P("limit", "%d") P("kind", "high_%d")), i, 100 + i, i);
+        snprintf(bad, sizeof bad, CALL("tool_%d", P("limit", "1000") P("kind", "low")), i);
+        if (fits(g, good) != strlen(good) + 1) fail_msg("%zu of %s", fits(g, good), good);
+        if ((fits(g, bad) == strlen(bad) + 1) != (i % 64 == 9)) fail_msg("%zu of %s", fits(g, bad), bad);
+    }
+    calla_grammar_close(g);
+    str_free(&text);
+}
+
+/* As many tools as there may be, with names as long as they may be, each with parameters that cost all there is: the names hold even so, in
+ * any case; a strict one is refused. */
+static void names_always_hold(void **state) {
+    (void)state;
+    struct str text = {0};
+    struct calla_grammar_info info;
+    struct calla_error err = {0};
+    char name[128 + 1], call[400];
+    str_puts(&text, "[");
+    for (int i = 0; i < CALLA_TOOLS_MAX; i++) {
+        memset(name, 'a' + i % 26, sizeof name - 1);
+        name[snprintf(name, sizeof name, "%d", i)] = '_';
+        name[sizeof name - 1] = 0;
+        str_printf(&text,
+                   "%s{\"function\":{\"name\":\"%s\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\","
+                   "\"items\":{\"type\":\"string\",\"pattern\":\"^(?:a|b)*a(?:a|b){20}%d$\"}}}}}}",
+                   i ? "," : "", name, i);
+    }
+    str_puts(&text, "]");
+    struct calla_grammar *g = grammar(text.data);
+    calla_grammar_info(g, &info);
+    assert_int_equal(info.given_up, CALLA_TOOLS_MAX);
+    snprintf(call, sizeof call, "\n<function=%s>\n" P("any", "thing") "</function>\n", name);
+    assert_int_equal(fits(g, call), strlen(call) + 1);
+    call[60] = '~';
+    assert_int_equal(fits(g, call), 60);
+    calla_grammar_close(g);
+    text.len--; /* one more word: the last is strict */
+    str_printf(&text, ",{\"function\":{\"name\":\"last\",\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
+                      "\"enum\":[\"x\"]}},\"additionalProperties\":false}}}]");
+    assert_int_equal(calla_grammar_open_calls(&g, vocabulary, text.data, text.len, NULL, NULL, &err), CALLA_E_INVALID);
+    assert_contains(err.message, "the parameters of last, which is strict, cannot be enforced");
+    str_free(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(whole), cmocka_unit_test(walks), cmocka_unit_test(strict), cmocka_unit_test(none), cmocka_unit_test(many),
+        cmocka_unit_test(whole),
+        cmocka_unit_test(walks),
+        cmocka_unit_test(strict),
+        cmocka_unit_test(none),
+        cmocka_unit_test(many),
+        cmocka_unit_test(many_realistic),
+        cmocka_unit_test(names_always_hold),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -436,6 +436,101 @@ static void cached(void **state) {
     calla_grammar_close(any);
 }
 
+/* A large grammar pushes out only what was used longest ago, one that is larger than the cache nobody, and it serves its caller. */
+static void cached_by_size(void **state) {
+    (void)state;
+    struct calla_grammar_cache *c;
+    struct calla_grammar *small[4], *again, *large;
+    struct calla_grammar_info info, larger;
+    char schema[64];
+    struct str names = {0};
+    str_puts(&names, "{\"properties\":{");
+    for (int i = 0; i < 800; i++) str_printf(&names, "%s\"property_%d\":{\"type\":\"integer\"}", i ? "," : "", i);
+    str_puts(&names, "}}");
+    struct calla_grammar *g = grammar("{\"const\":0}"), *h = grammar(names.data);
+    calla_grammar_info(g, &info);
+    calla_grammar_info(h, &larger);
+    calla_grammar_close(g);
+    calla_grammar_close(h);
+    assert_true(larger.bytes > 10 * info.bytes);
+    for (int fits_in = 0; fits_in < 2; fits_in++) {
+        size_t room = 4 * info.bytes + 4096 + (fits_in ? larger.bytes + names.len - 2 * info.bytes : 0);
+        assert_int_equal(calla_grammar_cache_open(&c, vocabulary, room, NULL), 0);
+        for (int i = 0; i < 4; i++) {
+            int n = snprintf(schema, sizeof schema, "{\"const\":%d}", i);
+            assert_int_equal(calla_grammar_cache_get(c, false, schema, (size_t)n, NULL, NULL, &small[i], NULL), 0);
+        }
+        assert_int_equal(calla_grammar_cache_get(c, false, names.data, names.len, NULL, NULL, &large, NULL), 0);
+        struct calla_matcher *m = matcher(large, false);
+        assert_true(fits(m, "{\"property_799\": 5}") && calla_matcher_complete(m));
+        calla_matcher_close(m);
+        assert_int_equal(calla_grammar_cache_get(c, false, names.data, names.len, NULL, NULL, &again, NULL), 0);
+        assert_int_equal(again == large, fits_in);
+        calla_grammar_close(again);
+        calla_grammar_close(large);
+        for (int i = 3; i >= 0; i--) { /* the two used longest ago made room, where there had to be some */
+            int n = snprintf(schema, sizeof schema, "{\"const\":%d}", i);
+            assert_int_equal(calla_grammar_cache_get(c, false, schema, (size_t)n, NULL, NULL, &again, NULL), 0);
+            assert_int_equal(again == small[i], !fits_in || i >= 2);
+            calla_grammar_close(again);
+        }
+        for (int i = 0; i < 4; i++) calla_grammar_close(small[i]);
+        calla_grammar_cache_close(c);
+    }
+    str_free(&names);
+}
+
+/* What is found out beforehand is what a mask would have found out, and a walk less. */
+static void warmed(void **state) {
+    (void)state;
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"id\":{\"type\":\"integer\"},\"of\":{\"type\":\"string\",\"pattern\":\"^[a-z "
+        "]+$\",\"maxLength\":60}},\"required\":[\"id\"],\"additionalProperties\":{\"type\":\"boolean\"}}",
+                      text[] = "{\"id\": 1, \"of\": \"some words\", \"other\": true}";
+    uint32_t *masks[2];
+    size_t words = ((size_t)vocab + 31) / 32, visited[2] = {0, 0};
+    vocabulary->wide = 0;
+    for (int w = 0; w < 2; w++) {
+        struct calla_grammar *g = grammar(schema);
+        struct calla_matcher *m = matcher(g, false);
+        int n = 0;
+        masks[w] = mem_calloc(words * (sizeof text - 1), sizeof **masks);
+        while (w && calla_grammar_warm(g)) n++;
+        assert_in_range(n, w ? 4 : 0, GRAMMAR_AHEAD);
+        for (size_t i = 0; i < sizeof text - 1; i++) {
+            visited[w] += calla_matcher_mask(m, masks[w] + i * words, vocab);
+            assert_true(calla_matcher_feed(m, text + i, 1));
+        }
+        calla_matcher_close(m);
+        calla_grammar_close(g);
+    }
+    assert_memory_equal(masks[0], masks[1], words * (sizeof text - 1) * sizeof **masks);
+    assert_true(visited[1] + 2 * (size_t)vocabulary->n <= visited[0]);
+    vocabulary->wide = VOCABULARY_WIDE;
+    mem_free(masks[0]);
+    mem_free(masks[1]);
+}
+
+/* A compile is given up between two walks, too. */
+static bool stop_when(void *ctx) { return --*(int *)ctx < 0; }
+
+static void warming_ends_when_told(void **state) {
+    (void)state;
+    static const char schema[] =
+        "{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^[a-z]+$\"},\"b\":{\"type\":\"string\",\"pattern\":\"^[a-m]+$\"}}}";
+    vocabulary->wide = 0;
+    for (int asked = 0;; asked++) {
+        struct calla_grammar *g = NULL;
+        struct calla_error err = {0};
+        int left = asked, rc = calla_grammar_open_watched(&g, vocabulary, schema, sizeof schema - 1, stop_when, &left, &err);
+        if (rc == 0) assert_true(asked >= 2); /* it is small: only the walks ask */
+        else assert_int_equal(rc, CALLA_E_CANCELLED);
+        calla_grammar_close(g);
+        if (rc == 0) break;
+    }
+    vocabulary->wide = VOCABULARY_WIDE;
+}
+
 /* One cache too small for all, four threads that get, use and give back: each has a grammar of its schema as long as it holds it. */
 static void *use_cache(void *arg) {
     struct calla_grammar_cache *c = arg;
@@ -451,6 +546,7 @@ static void *use_cache(void *arg) {
         memset(mask, 0, ((size_t)vocab + 31) / 32 * sizeof *mask);
         snprintf(text, sizeof text, "\"abc%u\"", k);
         bool ok = calla_matcher_feed(m, "\"a", 2);
+        if (i % 3 == 0) calla_grammar_warm(g); /* as another's waiting request does */
         calla_matcher_mask(m, mask, vocab);
         ok = ok && calla_matcher_feed(m, text + 2, strlen(text) - 2) && calla_matcher_complete(m);
         calla_matcher_close(m);
@@ -487,7 +583,10 @@ int main(void) {
         cmocka_unit_test(compile_ends_when_told),
         cmocka_unit_test(ends),
         cmocka_unit_test(cached),
+        cmocka_unit_test(cached_by_size),
         cmocka_unit_test(cached_by_many),
+        cmocka_unit_test(warmed),
+        cmocka_unit_test(warming_ends_when_told),
         cmocka_unit_test(measured),
         cmocka_unit_test(stock_of_walks),
         cmocka_unit_test(lists_are_bounded),
