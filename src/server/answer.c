@@ -52,7 +52,9 @@ static int read_and_submit(struct answer *a, struct slice body, struct calla_err
 
 static int start(struct answer *a, struct slice body, struct calla_error *err) {
     int rc = read_and_submit(a, body, err);
-    if (rc && a->wire->rename) a->wire->rename(err);
+    if (rc == CALLA_E_TOO_LONG && a->exchange->context && a->wire->too_long)
+        a->wire->too_long(err, a->exchange->prompt, a->exchange->context);
+    else if (rc && a->wire->rename) a->wire->rename(err);
     if (rc) return rc;
     text_request_submitted(&a->text); /* it may have to wait: what it needs no more goes now */
     str_free(&a->translated);

@@ -330,15 +330,12 @@ static int read_options(struct translation *t, bool counting) {
     return read_thinking(t);
 }
 
+void messages_too_long(struct calla_error *err, size_t prompt, size_t context) {
+    err_set(err, CALLA_E_TOO_LONG, "prompt is too long: %zu tokens > %zu maximum", prompt, context);
+}
+
 /* Its errors have no field of their own for what they are about, so the message begins with it. */
 void messages_error(struct calla_error *err) {
-    unsigned long long tokens, context;
-    if (err->code == CALLA_E_TOO_LONG &&
-        sscanf(err->message, "the prompt has %llu tokens, but the context is %llu", &tokens, &context) == 2) {
-        err_set(err, CALLA_E_TOO_LONG, "prompt is too long: %llu tokens > %llu maximum", tokens,
-                context); /* clients shorten it on these words */
-        return;
-    }
     char message[sizeof err->message];
     translate_error(err, names, COUNT(names), "input_schema");
     size_t n = strlen(err->param);

@@ -9,4 +9,6 @@ int messages_read(struct server *server, struct chat_request *r, struct str *tra
                   struct calla_error *err);
 /* Names what an error of the chat request is about as this API does. */
 void messages_error(struct calla_error *err);
+/* In the words on which clients of this API shorten a conversation. */
+void messages_too_long(struct calla_error *err, size_t prompt, size_t context);
 #endif

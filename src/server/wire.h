@@ -18,7 +18,9 @@ struct wire {
     bool text;        /* answers a text request, else a chat */
     /* Read body into a->chat or a->text; what the answer echoes is copied. */
     int (*read)(struct answer *a, struct slice body, struct calla_error *err);
-    void (*rename)(struct calla_error *err);         /* puts this API's names into a chat request's error; NULL: they are the same */
+    void (*rename)(struct calla_error *err); /* puts this API's names into a chat request's error; NULL: they are the same */
+    /* says CALLA_E_TOO_LONG in this API's words; NULL: as any other */
+    void (*too_long)(struct calla_error *err, size_t prompt, size_t context);
     int (*start)(struct answer *a, struct str *out); /* once, before all else */
     /* Where log probabilities were asked for; NULL: this API has none. */
     int (*token)(struct answer *a, int choice, const struct calla_token *token);
