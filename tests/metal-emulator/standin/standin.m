@@ -325,7 +325,7 @@ static int adding;
 static void touched(void *ctx, int index, const uint32_t *read, const uint32_t *written) {
     const struct binding *bind = &running->binding[index];
     StandinBuffer *b = bind->buffer;
-    const NSUInteger first = bind->offset / 4, words = (b->bytes - bind->offset) / 4 + 1;
+    const NSUInteger first = bind->offset / 4, last = (b->bytes - bind->offset) / 128; /* word of the maps, as the emulator makes them */
     static const char *const names[] = {"read", "write"};
     (void)ctx;
     for (int k = 0; k < 2; k++)
@@ -334,7 +334,7 @@ static void touched(void *ctx, int index, const uint32_t *read, const uint32_t *
         b->listed = YES;
         listed[n_listed++] = b;
     }
-    for (NSUInteger i = 0; i <= words / 32; i++) {
+    for (NSUInteger i = 0; i <= last; i++) {
         const uint64_t mine[2] = {(uint64_t)read[i] << first % 32, (uint64_t)written[i] << first % 32};
         for (int half = 0; half < 2; half++)
             for (int k = 0; k < 2; k++) {
