@@ -122,11 +122,24 @@ if(NOT CALLA_SANITIZE AND CALLA_CLANGXX AND Python3_FOUND AND NOT APPLE)
       endif()
     endfunction()
     file(GLOB host_tests CONFIGURE_DEPENDS ${emulator}/host_*.c)
+    list(REMOVE_ITEM host_tests ${emulator}/host_mini.c)
     foreach(test ${host_tests})
       get_filename_component(stem ${test} NAME_WE)
       metal_host_program(metal_${stem} ${test} objects metal_emulator)
       metal_host_test(${stem} metal_${stem} 1800)
     endforeach()
+    metal_host_program(metal_host_mini ${emulator}/host_mini.c objects metal_emulator)
+    metal_host_program(metal_host_mini_unchecked ${emulator}/host_mini.c fast_objects metal_emulator_unchecked)
+    foreach(route simdgroup tensor) # plain: an hour for the whole
+      foreach(mode float32 default)
+        metal_host_test(host_mini_unchecked_${route}_${mode} metal_host_mini_unchecked 1800 ${route} ${mode})
+        metal_host_test(host_mini_unchecked_${route}_${mode}_whole metal_host_mini_unchecked 14400 ${route} ${mode} whole)
+      endforeach()
+    endforeach()
+    # the unchecked build has the checked one's bits
+    add_test(NAME metal/host_mini_same_bits COMMAND sh -c "checked=$($1 bits) && unchecked=$($2 bits) && echo \"$checked\" && test \"$checked\" = \"$unchecked\"" sh
+             $<TARGET_FILE:metal_host_mini> $<TARGET_FILE:metal_host_mini_unchecked>)
+    set_tests_properties(metal/host_mini_same_bits PROPERTIES TIMEOUT 1800)
     # the same host over shaders compiled when calla is built, by a stand-in for Apple's compiler
     set(compiled ${CMAKE_BINARY_DIR}/metal_built)
     add_custom_command(OUTPUT ${compiled}.c DEPENDS ${metal_shaders} ${metal_headers} ${CMAKE_SOURCE_DIR}/cmake/flatten.cmake ${emulator}/xcrun
