@@ -2,6 +2,7 @@
 """planted.py SOURCE BUILD CLANG [options]: faults planted in the shaders must be caught. Each is one edit of one file; the faulty shader is
 compiled into a library that is loaded before the emulated test, whose kernels it replaces, and the test must fail as said. Without an edit it
 must pass."""
+import concurrent.futures
 import os
 import pathlib
 import shutil
@@ -61,33 +62,39 @@ FAULTS = [
 ]
 
 
+def planted(source, build, clang, options, fault):
+    """(whether it was caught, one line about it)"""
+    name, shader, test, text, other, words = fault
+    with tempfile.TemporaryDirectory() as folder:
+        copy = pathlib.Path(folder, 'backend', 'metal')
+        shutil.copytree(source / 'src/backend/metal', copy)
+        edited = (copy / name).read_text()
+        if text not in edited:
+            return False, f'{name} no longer has: {text}'
+        (copy / name).write_text(edited.replace(text, other, 1))
+        flags = [f'-I{folder}', *options, '-Wno-unused']
+        out = pathlib.Path(folder, 'faulty')
+        subprocess.run([sys.executable, source / 'tests/metal-emulator/kernels.py', clang, copy / f'{shader}.metal', f'{out}.cpp', *flags],
+                       check=True)
+        subprocess.run([clang, *flags, '-shared', '-nostdlib', '-Wl,-Bsymbolic', f'{out}.cpp', '-o', f'{out}.so'], check=True)
+        run = subprocess.run([build / f'metal_emulated_{test}'], env={**os.environ, 'LD_PRELOAD': f'{out}.so'}, capture_output=True, text=True)
+    report = run.stdout + run.stderr
+    if words is None:
+        caught = run.returncode == 0
+    else:
+        caught = run.returncode > 0 and any(w in report for w in words.split('|'))
+    line = next((x for x in report.splitlines() if 'ERROR' in x), '')
+    return caught, f'{name}: {text.strip()!r} -> {other.strip()!r}: {line[:150]}'
+
+
 def main():
     source, build, clang, *options = sys.argv[1:]
-    source, build = pathlib.Path(source), pathlib.Path(build)
-    failed = 0
-    for name, shader, test, text, other, words in FAULTS:
-        with tempfile.TemporaryDirectory() as folder:
-            copy = pathlib.Path(folder, 'backend', 'metal')
-            shutil.copytree(source / 'src/backend/metal', copy)
-            edited = (copy / name).read_text()
-            if text not in edited:
-                sys.exit(f'{name} no longer has: {text}')
-            (copy / name).write_text(edited.replace(text, other, 1))
-            flags = [f'-I{folder}', *options, '-Wno-unused']
-            out = pathlib.Path(folder, 'faulty')
-            subprocess.run([sys.executable, source / 'tests/metal-emulator/kernels.py', clang, copy / f'{shader}.metal', f'{out}.cpp', *flags],
-                           check=True)
-            subprocess.run([clang, *flags, '-shared', '-nostdlib', '-Wl,-Bsymbolic', f'{out}.cpp', '-o', f'{out}.so'], check=True)
-            run = subprocess.run([build / f'metal_emulated_{test}'], env={**os.environ, 'LD_PRELOAD': f'{out}.so'}, capture_output=True,
-                                 text=True)
-        report = run.stdout + run.stderr
-        if words is None:
-            caught = run.returncode == 0
-        else:
-            caught = run.returncode > 0 and any(w in report for w in words.split('|'))
-        line = next((x for x in report.splitlines() if 'ERROR' in x), '')
-        print(f'{"ok" if caught else "NOT CAUGHT"}: {name}: {text.strip()!r} -> {other.strip()!r}: {line[:150]}', flush=True)
-        failed += not caught
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:  # each waits for a compiler and a test
+        results = pool.map(lambda fault: planted(pathlib.Path(source), pathlib.Path(build), clang, options, fault), FAULTS)
+        failed = 0
+        for caught, line in results:
+            print(f'{"ok" if caught else "NOT CAUGHT"}: {line}', flush=True)
+            failed += not caught
     sys.exit(failed > 0)
 
 
