@@ -37,7 +37,7 @@ struct model {
     struct model_config config;
     struct weights weights;
     struct sequence *all;
-    int blocks, n_free, per_sequence;
+    int blocks, n_free, least_free, per_sequence;
     int32_t *free, *refs;       /* [blocks] */
     uint64_t *held;             /* [blocks] */
     struct snapshot *snapshots; /* [blocks / FAKE_STATE] */
@@ -190,6 +190,7 @@ int model_open(struct model **out, const struct model_options *o, struct calla_e
         m->free[m->n_free] = m->blocks - 1 - m->n_free;
         m->n_free++;
     }
+    m->least_free = m->n_free;
     fake.free_sequences = o->max_sequences;
     fake.broken = NULL;
     fake.fail_wait = fake.fail_forward = fake.fail_sequence = fake.no_device_choice = false;
@@ -260,6 +261,7 @@ int sequence_position(const struct sequence *s) { return s->position; }
 
 int model_blocks(const struct model *m) { return m->blocks; }
 int model_blocks_free(const struct model *m) { return m->n_free; }
+int model_blocks_touched(const struct model *m) { return m->blocks - m->least_free; }
 uint64_t model_block_bytes(const struct model *m) { return m ? FAKE_BLOCK : 0; }
 uint64_t model_page_bytes(const struct model *m) { return m ? sizeof(uint64_t) : 0; }
 int model_max_snapshots(const struct model *m) { return m->blocks / FAKE_STATE; }
@@ -270,6 +272,7 @@ void model_identity(const struct model *m, void (*add)(void *ctx, const void *by
 
 static inline int32_t fake_take(struct model *m) {
     int32_t block = m->free[--m->n_free];
+    if (m->n_free < m->least_free) m->least_free = m->n_free;
     if (m->refs[block]) fake_broken("a free block is held");
     m->refs[block] = 1;
     m->held[block] = 0;

@@ -92,6 +92,7 @@ static void check_tree(struct prefix *p) {
     assert_int_equal(s.entries, snaps);
     assert_int_equal(s.blocks, s.free + s.running + s.pages + s.snapshots);
     assert_true(s.running <= s.blocks);
+    assert_true(s.touched <= s.blocks && s.touched >= s.blocks - s.free);
 }
 
 /* ---- texts ---- */
