@@ -133,6 +133,87 @@ static void snapshots(void **state) {
     emulated_close(m);
 }
 
+/* ---- the default routes: a row's bits depend on the rows of its pass, so the cuts are the same ---- */
+static void default_snapshots(void **state) {
+    enum { AT = 66, MORE = 12 }; /* a page that is shared and one that is copied; then a span that goes by tiles and chunks */
+    struct golden g;
+    struct calla_error err = {0};
+    struct snapshot *snap = NULL;
+    (void)state;
+    struct model *m = emulated_open(TINY, BE_FLOAT32, false, 384, 2);
+    read_golden(&g, TINY);
+    const struct golden_case *c = &g.cases[5];
+    assert_true(c->n > AT + MORE);
+    float *want = harness_rows(m, MORE + 1), *got = harness_rows(m, MORE + 1);
+    const size_t after = MORE * (size_t)model_config(m)->vocab;
+    struct sequence *s = harness_sequence(m);
+    harness_feed(m, s, c->prompt, AT, 0, NULL);
+    if (snapshot_take(m, s, &snap, &err)) fail_msg("%s", err.message);
+    const int32_t page = sequence_page(s, 0);
+    page_hold(m, page);
+    harness_feed(m, s, c->prompt + AT, MORE, 0, want);
+    harness_feed(m, s, c->prompt + AT + MORE, 1, 0, want + after);
+    sequence_free(m, s);
+    s = harness_sequence(m); /* the slot is used by another one */
+    harness_feed(m, s, g.cases[2].prompt, g.cases[2].n, 0, NULL);
+    sequence_free(m, s);
+    s = harness_sequence(m);
+    if (sequence_adopt(m, s, &page, 1, snap, &err)) fail_msg("%s", err.message);
+    const long tiles = standin_dispatched("gemm4"), chunks = standin_dispatched("gdn_chunk"), queries = standin_dispatched("attn_tile");
+    harness_feed(m, s, c->prompt + AT, MORE, 0, got);
+    assert_true(standin_dispatched("gemm4") > tiles && standin_dispatched("gdn_chunk") > chunks &&
+                standin_dispatched("attn_tile") > queries);
+    harness_feed(m, s, c->prompt + AT + MORE, 1, 0, got + after);
+    harness_same(m, want, got, MORE + 1, "after a snapshot, default routes");
+    sequence_free(m, s);
+    page_drop(m, page);
+    snapshot_free(m, snap);
+    free(want), free(got);
+    golden_free(&g);
+    emulated_close(m);
+}
+
+/* Together tiles take the rows that dot products take alone. */
+static void default_company(void **state) {
+    static const int which[BATCH] = {2, 5, 1}, length[BATCH] = {5, 3, 2};
+    struct golden g;
+    double worst = 0;
+    (void)state;
+    struct model *m = emulated_open(TINY, BE_FLOAT32, false, 192, BATCH);
+    const size_t vocab = (size_t)model_config(m)->vocab;
+    read_golden(&g, TINY);
+    float *alone = harness_rows(m, BATCH * 2);
+    struct pass_span spans[BATCH];
+    for (int i = 0; i < BATCH; i++) {
+        const int32_t *ids = g.cases[which[i]].prompt;
+        struct sequence *s = harness_sequence(m);
+        memcpy(alone + (size_t)i * vocab, harness_feed(m, s, ids, length[i], 0, NULL), vocab * sizeof(float));
+        memcpy(alone + (size_t)(BATCH + i) * vocab, harness_feed(m, s, ids, 1, 1, NULL), vocab * sizeof(float));
+        sequence_free(m, s);
+    }
+    assert_int_equal(standin_dispatched("gemm4"), 0);
+    for (int i = 0; i < BATCH; i++) spans[i] = (struct pass_span){harness_sequence(m), g.cases[which[i]].prompt, length[i], 1};
+    for (int k = 0; k < 2; k++) {
+        harness_pass(m, spans, BATCH, NULL);
+        for (int i = 0; i < BATCH; i++) {
+            const float *one = alone + (size_t)(k * BATCH + i) * vocab, *all = harness_logits(m, i);
+            for (size_t v = 0; v < vocab; v++) {
+                const double d = fabs((double)one[v] - (double)all[v]);
+                worst = d > worst || d != d ? d : worst;
+                if (!(d < TOLERANCE)) fail_msg("sequence %d, pass %d: a logit in company is off by %g", i, k, d);
+            }
+            spans[i].rows = 1; /* a decode step of the first id again */
+        }
+    }
+    assert_true(standin_dispatched("gemm4") > 0);
+    assert_true(standin_dispatched("gdn_scan_batch") > 0);
+    for (int i = 0; i < BATCH; i++) sequence_free(m, spans[i].sequence);
+    print_message("alone against company, default routes: largest difference of a logit %.2g\n", worst);
+    free(alone);
+    golden_free(&g);
+    emulated_close(m);
+}
+
 /* ---- the trained model: first tokens ---- */
 static void mini(const char *what, enum be_compute compute, int step, double bound) {
     struct golden g;
@@ -160,10 +241,12 @@ static void mini_float32(void **s) { (void)s, mini("float32", BE_FLOAT32, 60, 1e
 static void mini_default(void **s) { (void)s, mini("default", BE_DEFAULT, 40, 0.05); }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest sample[] = {cmocka_unit_test(tiny_short), cmocka_unit_test(odd_middle), cmocka_unit_test(company),
-                                        cmocka_unit_test(offsets), cmocka_unit_test(snapshots)};
+    const struct CMUnitTest sample[] = {cmocka_unit_test(tiny_short),     cmocka_unit_test(odd_middle), cmocka_unit_test(company),
+                                        cmocka_unit_test(offsets),        cmocka_unit_test(snapshots),  cmocka_unit_test(default_snapshots),
+                                        cmocka_unit_test(default_company)};
     const struct CMUnitTest whole[] = {cmocka_unit_test(tiny_all), cmocka_unit_test(tiny_deterministic), cmocka_unit_test(odd_all),
                                        cmocka_unit_test(mini_float32), cmocka_unit_test(mini_default)};
     (void)argv;
+    emulated_only();
     return argc > 1 ? cmocka_run_group_tests(whole, NULL, NULL) : cmocka_run_group_tests(sample, NULL, NULL);
 }
