@@ -36,6 +36,20 @@ kernel void inactive_lanes(device uint *y [[buffer(0)]], constant self_args &arg
     if (args.fault) y[lane] = simd_shuffle_xor(lane, 16);
 }
 
+// of the lanes that are there, those below `first` gone before
+kernel void lane_reductions(device const uint *x [[buffer(0)]], device uint *y [[buffer(1)]], constant self_args &args [[buffer(2)]],
+                            uint lane [[thread_index_in_simdgroup]], uint i [[thread_position_in_grid]],
+                            uint groups [[threadgroups_per_grid]], uint n [[threads_per_threadgroup]]) {
+    if (lane < args.n) return;
+    const uint v = x[i], all = groups * n;
+    y[i] = simd_product(v);
+    y[all + i] = simd_and(v);
+    y[2 * all + i] = simd_or(v);
+    y[3 * all + i] = simd_xor(v);
+    y[4 * all + i] = simd_broadcast_first(v);
+    y[5 * all + i] = simd_is_first() ? 1 : 0;
+}
+
 // every thread reads its neighbour of another simdgroup
 kernel void neighbours(device const float *x [[buffer(0)]], device float *y [[buffer(1)]], constant self_args &args [[buffer(2)]],
                        uint group [[threadgroup_position_in_grid]], uint i [[thread_index_in_threadgroup]],

@@ -75,6 +75,35 @@ static void inactive_lanes(void **state) {
     }
 }
 
+/* Product, and, or, xor, the first lane's value and who is first: of the lanes that take part, from `first` on. */
+static void lane_reductions(void **state) {
+    enum { ALL = 128, RESULTS = 6 };
+    (void)state;
+    for (int order = 0; order < ORDERS; order++)
+        for (uint32_t first = 0; first < 32; first += first == 26 ? 5 : 13) {
+            uint32_t x[ALL], y[RESULTS * ALL] = {0};
+            struct self_args args = {first, 0};
+            for (uint32_t i = 0; i < ALL; i++) x[i] = (i * 2654435761u | 1) ^ (i % 5 ? 0 : 0xff00);
+            emu_begin((enum emu_order)order, first);
+            emu_bind(0, x, sizeof x);
+            emu_bind(1, y, sizeof y);
+            emu_bind(2, &args, sizeof args);
+            must(emu_dispatch("lane_reductions", 2, 1, 1, 64), EMU_NONE, order);
+            for (uint32_t i = 0; i < ALL; i++) {
+                const uint32_t *v = x + i / 32 * 32;
+                uint32_t product = 1, all = ~0u, any = 0, odd = 0;
+                for (uint32_t l = first; l < 32; l++) {
+                    product *= v[l];
+                    all &= v[l];
+                    any |= v[l];
+                    odd ^= v[l];
+                }
+                const uint32_t want[RESULTS] = {product, all, any, odd, v[first], i % 32 == first};
+                for (uint32_t k = 0; k < RESULTS; k++) assert_int_equal(y[k * ALL + i], i % 32 < first ? 0 : want[k]);
+            }
+        }
+}
+
 static void barriers(void **state) {
     /* 1 a barrier for no memory, 2 a value nobody wrote, 3 one past the array, 4 a simdgroup's barrier between simdgroups */
     static const enum emu_fault want[5] = {EMU_NONE, EMU_RACE, EMU_UNDEFINED, EMU_BOUNDS, EMU_RACE};
@@ -256,9 +285,9 @@ static void conversions(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lane_operations), cmocka_unit_test(inactive_lanes), cmocka_unit_test(barriers), cmocka_unit_test(divergence),
-        cmocka_unit_test(addresses),       cmocka_unit_test(bindings),       cmocka_unit_test(atomics),  cmocka_unit_test(matrices),
-        cmocka_unit_test(conversions),     cmocka_unit_test(tensors),
+        cmocka_unit_test(lane_operations), cmocka_unit_test(inactive_lanes),  cmocka_unit_test(barriers), cmocka_unit_test(divergence),
+        cmocka_unit_test(addresses),       cmocka_unit_test(bindings),        cmocka_unit_test(atomics),  cmocka_unit_test(matrices),
+        cmocka_unit_test(conversions),     cmocka_unit_test(lane_reductions), cmocka_unit_test(tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
