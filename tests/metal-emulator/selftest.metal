@@ -123,8 +123,12 @@ kernel void matrices(device const float *a [[buffer(0)]], device const float *b 
     simdgroup_load(right, b, 9);
     simdgroup_multiply_accumulate(sum, left, right, sum);
     simdgroup_store(sum, c, 8);
+#ifdef EMU_UNCHECKED // lane 0 makes the product: nobody has elements of his own
+    pairs[2 * lane] = pairs[2 * lane + 1] = 0.0f;
+#else
     pairs[2 * lane] = right.thread_elements()[0];
     pairs[2 * lane + 1] = right.thread_elements()[1];
+#endif
 }
 
 kernel void conversions(device const float *x [[buffer(0)]], device ushort *b [[buffer(1)]], device ushort *h [[buffer(2)]],
