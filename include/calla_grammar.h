@@ -44,7 +44,8 @@ int calla_grammar_open_calls(struct calla_grammar **out, struct calla_vocabulary
                              calla_grammar_stop_fn *stop, void *ctx, struct calla_error *err);
 void calla_grammar_close(struct calla_grammar *g);
 /* Find out beforehand which ids may follow in one more state, for masks that will ask: a few milliseconds with 250,000 ids, during which no
- * mask of another thread waits for it. False: nothing is left that is worth it. Any thread; meant for one that waits for an answer. */
+ * mask of another thread waits for it, or look on for such a state for a moment. False: nothing is left that is worth it. Any thread; meant
+ * for one that waits for an answer. */
 bool calla_grammar_warm(struct calla_grammar *g);
 struct calla_grammar_info {
     uint32_t rules, states; /* of the compiled automaton */

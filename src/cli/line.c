@@ -25,6 +25,7 @@ static int read_byte(int fd) {
         if (session_interrupted) return -1;
         int ready = poll(&wait, 1, 100);
         if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
+        if (ready < 0) return -1;
         ssize_t got = read(fd, &byte, 1);
         if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
         return got == 1 ? byte : -1;

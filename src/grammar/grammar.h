@@ -10,6 +10,7 @@
 #define GRAMMAR_WARM  16  /* of them, those found out while compiling, at most */
 #define GRAMMAR_AHEAD 16  /* and those by calla_grammar_warm, at most; of one rule: */
 #define GRAMMAR_RULE  4
+#define GRAMMAR_LOOK  256               /* states that a call of it looks at, at most */
 #define GRAMMAR_NEAR  16                /* characters that a measured rule has to spare, up to which each number has masks of its own */
 #define GRAMMAR_LISTS ((size_t)4 << 20) /* bytes of the lists beside the masks, but for the last one's */
 

@@ -360,7 +360,9 @@ bool matcher_warm(struct calla_grammar *g, uint64_t work, calla_grammar_stop_fn 
 bool calla_grammar_warm(struct calla_grammar *g) {
     bool found = false;
     pthread_mutex_lock(&g->lock);
-    for (; !found && g->ahead < g->m.n_states && g->n_ahead < GRAMMAR_AHEAD; g->ahead++) {
+    /* masks of others wait for the lock, so only some states are looked at a call */
+    const uint32_t end = g->m.n_states - g->ahead > GRAMMAR_LOOK ? g->ahead + GRAMMAR_LOOK : g->m.n_states;
+    for (; g->ahead < end && g->n_ahead < GRAMMAR_AHEAD; g->ahead++) {
         const uint32_t state = g->ahead, rule = g->m.states[state].rule;
         uint32_t left;
         if (rule != g->ahead_rule) g->n_rule = 0;
@@ -375,8 +377,9 @@ bool calla_grammar_warm(struct calla_grammar *g) {
         found = true;
         break;
     }
+    const bool more = found || (g->ahead < g->m.n_states && g->n_ahead < GRAMMAR_AHEAD);
     pthread_mutex_unlock(&g->lock);
-    return found;
+    return more;
 }
 
 /* By what is kept for the state, which is found out the first time. A matcher that has no walk left for that leaves the thread out, unless

@@ -130,7 +130,10 @@ static int room_for(const struct completion *c, size_t n_prompt, int *limit, str
     int context = c->server->info.max_seq;
     if (n_prompt >= (size_t)context) {
         struct http_exchange *x = c->options->exchange;
-        if (x) x->prompt = n_prompt, x->context = (size_t)context;
+        if (x) {
+            x->prompt = n_prompt;
+            x->context = (size_t)context;
+        }
         return err_param(err, CALLA_E_TOO_LONG, c->chat ? "messages" : "prompt",
                          "the prompt has %zu tokens, but the context is %d; shorten it or raise --max-seq", n_prompt, context);
     }

@@ -369,11 +369,12 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **context, en
     MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)s->options.idle_seconds);
     peers_set(s, connection_of(c), PEER_IDLE, (uint64_t)s->options.idle_seconds + (uint64_t)s->options.read_seconds);
     if (!call) return;
+    const bool asked = strcmp(call->x.record.method, "GET") != 0; /* a look at /health leaves nothing behind */
     free_body(s, call);
     str_free(&call->refusal.body);
     mem_free(call);
     pthread_mutex_lock(&s->lock);
-    if (--s->running == 0) s->idle_ns = clock_ns();
+    if (--s->running == 0 && asked) s->idle_ns = clock_ns();
     pthread_cond_broadcast(&s->changed);
     pthread_mutex_unlock(&s->lock);
 }

@@ -183,7 +183,7 @@ static void *watch(void *arg) {
             pthread_mutex_unlock(&s->lock);
             mem_trim();
             pthread_mutex_lock(&s->lock);
-            continue; /* what was announced meanwhile was not waited for */
+            continue; /* look again: `changed` may have come while the lock was let go */
         }
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec += 1;
