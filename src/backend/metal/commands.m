@@ -54,8 +54,7 @@ int device_commit(struct metal_gpu *gpu, int slot, struct calla_error *err) {
 static int status(id<MTLCommandBuffer> buffer, struct calla_error *err) {
     if ([buffer status] == MTLCommandBufferStatusCompleted) return 0;
     NSError *error = [buffer error];
-    const char *text = error ? [[error localizedDescription] UTF8String] : "no reason given";
-    return err_set(err, CALLA_E_BACKEND, "metal: the device failed a command buffer of this pass: %s (code %ld)", text,
+    return err_set(err, CALLA_E_BACKEND, "metal: the device failed a command buffer of this pass: %s (code %ld)", device_words(error),
                    error ? (long)[error code] : 0L);
 }
 

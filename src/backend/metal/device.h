@@ -23,6 +23,9 @@ struct device {
     int n_committed[METAL_RING];
 };
 
+/* What the system says of an error, which may be nil. Valid as long as the error, and within its autorelease pool. */
+static inline const char *device_words(NSError *error) { return error ? [[error localizedDescription] UTF8String] : "no reason given"; }
+
 /* commands.m */
 int device_encode(struct metal_gpu *gpu, const struct metal_dispatch *d, struct calla_error *err);
 int device_commit(struct metal_gpu *gpu, int slot, struct calla_error *err);

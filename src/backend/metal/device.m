@@ -57,7 +57,7 @@ static int probe(struct device *v, struct calla_error *err) {
 
 /* ---- libraries and pipelines ---- */
 static int failed(const char *what, const char *name, NSError *error, struct calla_error *err) {
-    return err_set(err, CALLA_E_BACKEND, "metal: %s %s: %s", what, name, error ? [[error localizedDescription] UTF8String] : "no reason given");
+    return err_set(err, CALLA_E_BACKEND, "metal: %s %s: %s", what, name, device_words(error));
 }
 
 /* What the build compiled; nil where there is none or this system does not take it. */
@@ -69,7 +69,7 @@ static id<MTLLibrary> load(struct device *v, const struct metal_source *source) 
     dispatch_release(data);
     if (!library)
         log_line(LOG_INFO, "metal: %s is compiled here, for what the build made of it is not taken: %s", source->name,
-                 error ? [[error localizedDescription] UTF8String] : "no reason given");
+                 device_words(error));
     return library;
 }
 
